@@ -1,0 +1,239 @@
+"""One settings struct: flags > SPINF_STREAM_* > TOML file > defaults. Unknown keys are errors.
+
+A secret is any setting whose name ends in `_password` or `_secret`; it can also be read from a file by `<name>_file`,
+and `describe` never prints it.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+PREFIX = "SPINF_STREAM_"
+Positive = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(ge=0)]
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the message names the setting, where it came from and what to do."""
+
+
+class PackEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: str
+    version: str | None = None
+    context: str | None = None
+    parameters: dict[str, str | int | float | bool] = {}
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    # what is asked
+    questions: str | None = None  # a question file, JSON or TOML
+    packs: tuple[PackEntry, ...] = ()
+    pack_sources: tuple[str, ...] = ()  # folders or github:owner/repo@ref#path, beside the official packs
+    content: str = "{title}\n\n{text}"  # how an article with a title becomes content; without one it is the text
+    max_content_tokens: Positive = 4096
+    overlong: Literal["truncate", "reject", "solo"] = "truncate"
+    scores_format: Literal["full", "compact"] = "full"
+
+    # who answers
+    model: str = "demo"  # demo, a folder, a .gguf file, or hub-id@revision
+    device: str = "auto"  # auto, cpu, cuda, cuda:N
+    dtype: Literal["auto", "float32", "bfloat16", "fp8"] = "auto"
+    token_budget: Positive | None = None  # rows a pass; default 32768 on a GPU, 2048 on a CPU
+    threads: Positive | None = None  # CPU threads of the engine
+    cache_dir: str = ""  # default $XDG_CACHE_HOME/spinf-stream
+
+    # Kafka
+    brokers: str = "127.0.0.1:9092"
+    input_topic: str = "articles"
+    output_topic: str = "scores"
+    dlq_topic: str = "articles.dlq"
+    group: str = "spinf-stream"
+    delivery: Literal["at_least_once", "exactly_once"] = "at_least_once"
+    producer_idempotence: bool = True  # false only for brokers that cannot (the demo's)
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
+    session_timeout_ms: Positive = 45_000
+    max_poll_interval_ms: Positive = 300_000
+    commit_interval_ms: Positive = 1_000
+    kafka_security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    kafka_username: str = ""
+    kafka_password: str = ""
+    kafka_password_file: str = ""
+    kafka_ca_file: str = ""
+    kafka_cert_file: str = ""
+    kafka_key_file: str = ""
+    carry_headers: tuple[str, ...] = ()  # input headers copied to the output, beside traceparent and tracestate
+    create_topics: bool = False
+
+    # dedup
+    redis_url: str = ""  # "" = no dedup; redis://, rediss:// or embedded:// (demo only)
+    redis_password: str = ""
+    redis_password_file: str = ""
+    redis_timeout_ms: Positive = 100
+    dedup_secret: str = ""  # HMAC key of cached scores; required with redis_url unless embedded
+    dedup_secret_file: str = ""
+    dedup_ttl_seconds: Positive = 7 * 24 * 3600
+    on_duplicate: Literal["republish", "skip"] = "republish"
+
+    # flow
+    max_wait_ms: Positive = 250  # a window closes this long after its oldest article, or when full
+    max_inflight_records: Positive = 1024  # past the oldest unfinished record of a partition
+    max_inflight_bytes: Positive = 256 * 2**20
+    max_age_seconds: Seconds | None = None  # older records are `expired`
+    drain_seconds: Seconds = 25.0
+    dlq_max_run: Positive = 100  # dead letters in a row that stop the worker
+    dlq_max_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.10  # of the last 1,000 records
+
+    # looking in
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 9464
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["auto", "text", "json"] = "auto"
+
+    def cache(self) -> Path:
+        base = self.cache_dir or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "spinf-stream")
+        return Path(base)
+
+
+class Origin(NamedTuple):
+    name: str
+    value: str  # printable, secrets masked
+    origin: str  # "flag", "env SPINF_STREAM_X", "FILE", "default"
+
+
+class Loaded(NamedTuple):
+    settings: Settings
+    origins: dict[str, str]
+
+    def describe(self) -> Iterator[Origin]:
+        for name in Settings.__struct_fields__:
+            yield Origin(name, shown(name, getattr(self.settings, name)), self.origins.get(name, "default"))
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    file: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Layer the sources and check the whole. `flags` holds only what was given on the command line.
+
+    Raises ConfigError for an unknown key, a value of the wrong type, or settings that contradict each other.
+    """
+    env = os.environ if env is None else env
+    hints = typing.get_type_hints(Settings, include_extras=True)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+
+    path = file or env.get(PREFIX + "CONFIG")
+    if path:
+        try:
+            table = tomllib.loads(Path(path).read_text("utf-8"))
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+            raise ConfigError(f"config file {path}: {e}") from None
+        for name, value in table.items():
+            _known(name, hints, f"config file {path}")
+            values[name], origins[name] = _convert(name, value, hints[name], f"config file {path}"), str(path)
+    for key, raw in env.items():
+        if not key.startswith(PREFIX) or key == PREFIX + "CONFIG":
+            continue
+        name = key[len(PREFIX) :].lower()
+        _known(name, hints, f"environment variable {key}")
+        values[name], origins[name] = _convert(name, raw, hints[name], f"environment variable {key}"), f"env {key}"
+    for name, value in (flags or {}).items():
+        _known(name, hints, f"flag --{name.replace('_', '-')}")
+        values[name], origins[name] = _convert(name, value, hints[name], f"flag --{name.replace('_', '-')}"), "flag"
+
+    for name in [n for n in hints if n.endswith("_file") and n.removesuffix("_file") in hints]:
+        secret = name.removesuffix("_file")
+        if values.get(name):
+            if values.get(secret):
+                raise ConfigError(f"{secret} and {name} are both set: keep one")
+            try:
+                values[secret] = Path(values[name]).read_text("utf-8").strip()
+            except OSError as e:
+                raise ConfigError(f"{name}: {e}") from None
+            origins[secret] = f"file {values[name]}"
+    settings = Settings(**values)
+    _check(settings)
+    return Loaded(settings, origins)
+
+
+def shown(name: str, value: Any) -> str:
+    """A value as it may be printed: secrets masked, passwords cut out of addresses."""
+    if name.endswith(("_password", "_secret")):
+        return "***" if value else '""'
+    if isinstance(value, str) and "://" in value:
+        return masked(value)
+    return msgspec.json.encode(value).decode()
+
+
+def masked(url: str) -> str:
+    """An address without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rsplit("@", 1)[-1]
+    return parts._replace(netloc=f"{parts.username or ''}:***@{host}").geturl()
+
+
+def _known(name: str, hints: Mapping[str, Any], where: str) -> None:
+    if name not in hints:
+        import difflib
+
+        near = difflib.get_close_matches(name, list(hints), 1)
+        raise ConfigError(f"{where}: there is no setting '{name}'" + (f", did you mean '{near[0]}'?" if near else ""))
+
+
+def _convert(name: str, value: Any, hint: Any, where: str) -> Any:
+    if isinstance(value, str) and not _is_text(hint):
+        text = value.strip()
+        if _is_list(hint) and not text.startswith("["):
+            value = [part.strip() for part in text.split(",") if part.strip()]
+        elif text.lower() in ("true", "false"):
+            value = text.lower() == "true"
+        elif text.lower() in ("none", "null", ""):
+            value = None
+        else:
+            try:
+                value = msgspec.json.decode(text)
+            except msgspec.DecodeError:
+                value = text
+    try:
+        return msgspec.convert(value, hint, strict=True)
+    except msgspec.ValidationError as e:
+        raise ConfigError(f"{where}: {name}: {'a secret of the wrong type' if 'password' in name or 'secret' in name else e}") from None
+
+
+def _is_text(hint: Any) -> bool:
+    return hint is str or typing.get_origin(hint) is Literal
+
+
+def _is_list(hint: Any) -> bool:
+    return typing.get_origin(hint) is tuple or (isinstance(hint, types.UnionType) and any(map(_is_list, typing.get_args(hint))))
+
+
+def _check(s: Settings) -> None:
+    if len({s.input_topic, s.output_topic, s.dlq_topic}) < 3:
+        raise ConfigError("input_topic, output_topic and dlq_topic must be three different topics")
+    if s.delivery == "exactly_once" and not s.producer_idempotence:
+        raise ConfigError("delivery = exactly_once needs producer_idempotence = true")
+    if s.redis_url and not s.redis_url.startswith(("redis://", "rediss://", "embedded://")):
+        raise ConfigError(f"redis_url: {masked(s.redis_url)} is not redis://, rediss:// or embedded://")
+    if s.redis_url.startswith(("redis://", "rediss://")) and not s.dedup_secret:
+        raise ConfigError("redis_url needs dedup_secret (or dedup_secret_file): cached scores are signed with it")
+    if "{text}" not in s.content:
+        raise ConfigError("content: the template must contain {text}")
+    if "sasl" in s.kafka_security and not (s.kafka_username and s.kafka_password):
+        raise ConfigError(f"kafka_security = {s.kafka_security} needs kafka_username and kafka_password (or kafka_password_file)")
+    if bool(s.kafka_cert_file) != bool(s.kafka_key_file):
+        raise ConfigError("kafka_cert_file and kafka_key_file go together")

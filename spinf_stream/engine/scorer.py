@@ -1,0 +1,56 @@
+"""From an article to its trees, and from a pass's numbers back to answers: what the worker and `score FILE` share.
+
+    article --prepare--> Prepared --pack--> PassInput --(runner)--> PassOutput --answers--> Answer
+
+prepare, pack and answers run on the CPU, in any thread; only the runner's thread touches the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from spinf_stream.engine.seam import Engine, PassInput, PassOutput
+from spinf_stream.questions.plan import I32
+from spinf_stream.records import Answer, Article
+
+
+class Tree(NamedTuple):
+    ids: I32  # [P] BOS + content tokens
+    plan: int  # registered plan
+
+
+class Prepared(NamedTuple):
+    """One article, ready to pack."""
+
+    digest: str  # sha256 (hex) over the assembled content, pack parameters and the token limit
+    trees: tuple[Tree, ...]  # one a trunk: packs with another context have a trunk of their own
+    cost: int  # rows of a pass, all trees
+    content_tokens: int
+    truncated: bool
+    alone: bool  # over the budget with `overlong = "solo"`: runs in a pass of its own
+    warnings: tuple[str, ...]
+
+
+class Scorer(Protocol):
+    """What the worker needs to know of the model and the questions. Fake it to test plumbing."""
+
+    engine: Engine
+    model: str  # for the record's `model`
+    fingerprint: str  # fp_ + 16 hex
+    fingerprint_full: str  # 64 hex, for Redis keys
+    questions_digest: str  # 64 hex
+    questions: int  # prompts asked of each article
+    questions_by_pack: dict[str, int]  # prompts by pack id, "" = the question file's
+
+    def prepare(self, article: Article) -> Prepared:
+        """Tokenise and check against the limits. Thread-safe. Raises records.Refused."""
+        ...
+
+    def pack(self, items: Sequence[Prepared]) -> PassInput:
+        """Items in order, each item's trees in order."""
+        ...
+
+    def answers(self, items: Sequence[Prepared], output: PassOutput) -> list[Answer]:
+        """One answer an item, in order."""
+        ...
