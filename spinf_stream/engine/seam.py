@@ -61,7 +61,7 @@ class NonFinite(RuntimeError):
 
 
 class Engine(Protocol):
-    """Runs passes. `register` and `submit`/`collect` are called from one thread, the runner's; the rest from any.
+    """Runs passes. `submit` is called from one thread and `collect` from another, in the same order (runner.py).
 
     `submit` starts a pass and returns at once where the device allows it, `collect` waits for it: with one pass
     submitted before the last is collected the device never waits for Python. Raises: EngineFault, OutOfMemory,

@@ -1,0 +1,131 @@
+"""The Engine on top of an Executor: plans to chunks, passes to layouts, and numbers back to trees.
+
+A pass that fits is one layout. A tree whose plan does not fit beside its trunk is a chain of layouts over one stored
+trunk; such trees, and what is left of a pass that was packed over the budget, run one after another.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spinf_stream.engine import forest
+from spinf_stream.engine.executor import Executor, Fetched
+from spinf_stream.engine.forest import Chunk
+from spinf_stream.engine.seam import NonFinite, OutOfMemory, PassInput, PassOutput, TreeOutput
+from spinf_stream.questions.plan import Plan
+
+
+class Launched(NamedTuple):
+    handle: Any
+    trees: tuple[int, ...]  # which trees of the pass
+    chunks: tuple[Chunk, ...]  # the chunk of each
+
+
+class Running(NamedTuple):
+    batch: PassInput
+    layouts: tuple[Launched, ...]
+    rows: int
+
+
+class PackedEngine:
+    def __init__(self, executor: Executor, budget: int | None = None) -> None:
+        self.executor = executor
+        self.bit_exact = executor.bit_exact
+        self.budget = budget or executor.default_budget
+        self.plans: list[Plan] = []
+        self._known: dict[int, int] = {}  # id(plan) -> index; plans are kept, so ids stay unique
+        self._cut: dict[tuple[int, int], tuple[Chunk, ...]] = {}  # (plan, capacity) -> chunks
+        self._lock = threading.Lock()
+
+    def register(self, plan: Plan) -> int:
+        with self._lock:
+            index = self._known.setdefault(id(plan), len(self.plans))
+            if index == len(self.plans):
+                self.plans.append(plan)
+            return index
+
+    def cost(self, trunk: int, plan: int) -> int:
+        """Rows that a tree takes in one pass, trunk and branches."""
+        return trunk + self.plans[plan].nodes
+
+    def submit(self, batch: PassInput) -> Running:
+        launched: list[Launched] = []
+        rows = 0
+        group: list[int] = []
+        room = self.budget
+
+        def flush() -> None:
+            if group:
+                chunk = tuple(self._chunks(int(batch.plan[i]), self.plans[int(batch.plan[i])].nodes)[0] for i in group)
+                launched.append(self._launch(batch, tuple(group), chunk))
+                group.clear()
+
+        for i in range(batch.trees):
+            trunk = int(batch.start[i + 1] - batch.start[i])
+            need = self.cost(trunk, int(batch.plan[i]))
+            rows += need
+            if need > room:
+                flush()
+                room = self.budget
+            if need > self.budget:
+                launched.extend(self._chain(batch, i, trunk))
+            else:
+                group.append(i)
+                room -= need
+        flush()
+        return Running(batch, tuple(launched), rows)
+
+    def collect(self, handle: Running) -> PassOutput:
+        plans = [self.plans[int(p)] for p in handle.batch.plan]
+        out = [TreeOutput(np.full(int(p.cand_ptr[-1]), np.nan), np.zeros(p.reads)) for p in plans]
+        seconds = 0.0
+        for part in handle.layouts:
+            got = self._guard(self.executor.fetch, part.handle)
+            seconds += got.seconds
+            scatter(got, part, out)
+        for i, tree in enumerate(out):
+            for what, values in (("a candidate's log-probability", tree.cand), ("an end's log-probability", tree.end)):
+                if not np.isfinite(values).all():
+                    raise NonFinite(i, what)
+        return PassOutput(tuple(out), seconds, handle.rows, 0)
+
+    def _chain(self, batch: PassInput, i: int, trunk: int) -> list[Launched]:
+        plan = int(batch.plan[i])
+        path = int(self.plans[plan].depth.max(initial=0)) + 1
+        cut = self._chunks(plan, max(self.budget - trunk, path, self.budget // 4))
+        return [self._launch(batch, (i,), (c,), past=n > 0, keep=n == 0 and len(cut) > 1) for n, c in enumerate(cut)]
+
+    def _launch(self, batch: PassInput, trees: tuple[int, ...], chunk: tuple[Chunk, ...], **more: bool) -> Launched:
+        trunks = [batch.ids[batch.start[i] : batch.start[i + 1]] for i in trees]
+        start = np.zeros(len(trees) + 1, np.int64)
+        np.cumsum([len(t) for t in trunks], out=start[1:])
+        layout = forest.layout(np.concatenate(trunks), start, chunk, **more)
+        return Launched(self._guard(self.executor.launch, layout), trees, chunk)
+
+    def _chunks(self, plan: int, capacity: int) -> tuple[Chunk, ...]:
+        key = (plan, capacity)
+        if key not in self._cut:
+            if len(self._cut) > 256:
+                self._cut.clear()
+            self._cut[key] = forest.chunks(self.plans[plan], capacity)
+        return self._cut[key]
+
+    def _guard(self, call: Any, what: Any) -> Any:
+        try:
+            return call(what)
+        except OutOfMemory:
+            self.budget = max(256, self.budget * 3 // 4)
+            raise
+
+
+def scatter(got: Fetched, part: Launched, out: list[TreeOutput]) -> None:
+    """Copy one layout's numbers to their trees."""
+    c = r = 0
+    for i, chunk in zip(part.trees, part.chunks):
+        out[i].cand[chunk.cand_index] = got.cand[c : c + chunk.cands]
+        out[i].end[chunk.read_index] = got.end[r : r + chunk.reads]
+        c += chunk.cands
+        r += chunk.reads
