@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from spinf_stream.engine.seam import Engine, PassInput, PassOutput
 from spinf_stream.questions.plan import I32
-from spinf_stream.records import Answer, Article
+from spinf_stream.records import Answer, Article, Origin, Outcome, Scores
 
 
 class Tree(NamedTuple):
@@ -54,3 +54,27 @@ class Scorer(Protocol):
     def answers(self, items: Sequence[Prepared], output: PassOutput) -> list[Answer]:
         """One answer an item, in order."""
         ...
+
+
+def record(scorer: Scorer, answer: Answer, outcome: Outcome, id: str, origin: Origin, article: Article) -> Scores:
+    """The output record of an article, from its answer (fresh, or cached under the same content)."""
+    return Scores(
+        id=id,
+        outcome=outcome,
+        system_fingerprint=scorer.fingerprint,
+        bit_exact=scorer.engine.bit_exact,
+        model=scorer.model,
+        questions_digest=scorer.questions_digest,
+        scores=answer.scores,
+        slots=answer.slots,
+        packs=answer.packs,
+        tokens=answer.tokens,
+        truncated=answer.truncated,
+        origin=origin,
+        source=article.source,
+        published_at=article.published_at,
+        lang=article.lang,
+        meta=article.meta,
+        scored_at=answer.scored_at,
+        warnings=answer.warnings,
+    )

@@ -1,0 +1,19 @@
+"""`spinf-stream config`: each setting, its value, and where it came from. Secrets are never shown."""
+
+from __future__ import annotations
+
+import argparse
+
+from spinf_stream.settings_cli import ALL, add_settings, loaded
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_settings(parser, ALL)
+
+
+def run(args: argparse.Namespace) -> int:
+    rows = list(loaded(args).describe())
+    wide = max(len(r.name) for r in rows)
+    for r in rows:
+        print(f"{r.name:<{wide}} = {r.value}  # {r.origin}")
+    return 0
