@@ -6,7 +6,9 @@ and `describe` never prints it.
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import tomllib
 import types
 import typing
@@ -100,9 +102,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "text", "json"] = "auto"
 
+    def __repr__(self) -> str:
+        """For logs and tracebacks: only what differs from the defaults, secrets masked."""
+        changed = {n: getattr(self, n) for n in self.__struct_fields__ if getattr(self, n) != getattr(_DEFAULTS, n)}
+        return f"Settings({', '.join(f'{name}={shown(name, value)}' for name, value in changed.items())})"
+
     def cache(self) -> Path:
         base = self.cache_dir or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "spinf-stream")
         return Path(base)
+
+
+_DEFAULTS = Settings()
 
 
 class Origin(NamedTuple):
@@ -160,7 +170,7 @@ def load(
                 raise ConfigError(f"{secret} and {name} are both set: keep one")
             try:
                 values[secret] = Path(values[name]).read_text("utf-8").strip()
-            except OSError as e:
+            except (OSError, UnicodeDecodeError) as e:
                 raise ConfigError(f"{name}: {e}") from None
             origins[secret] = f"file {values[name]}"
     settings = Settings(**values)
@@ -174,16 +184,21 @@ def shown(name: str, value: Any) -> str:
         return "***" if value else '""'
     if isinstance(value, str) and "://" in value:
         return masked(value)
+    if isinstance(value, tuple):
+        value = [masked(part) if isinstance(part, str) else part for part in value]
     return msgspec.json.encode(value).decode()
 
 
 def masked(url: str) -> str:
-    """An address without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    host = parts.netloc.rsplit("@", 1)[-1]
-    return parts._replace(netloc=f"{parts.username or ''}:***@{host}").geturl()
+    """An address without its password, be it before the host or in the query string."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "*** (not an address)"
+    if parts.password is not None:
+        host = parts.netloc.rsplit("@", 1)[-1]
+        parts = parts._replace(netloc=f"{parts.username or ''}:***@{host}")
+    return re.sub(r"(?i)([?&](?:password|token|secret)=)[^&#]*", r"\1***", parts.geturl())
 
 
 def _known(name: str, hints: Mapping[str, Any], where: str) -> None:
@@ -197,6 +212,8 @@ def _known(name: str, hints: Mapping[str, Any], where: str) -> None:
 def _convert(name: str, value: Any, hint: Any, where: str) -> Any:
     if isinstance(value, str) and not _is_text(hint):
         text = value.strip()
+        if isinstance(hint, types.UnionType) and str in typing.get_args(hint):  # str | None
+            return text if text.lower() not in ("none", "null", "") else None
         if _is_list(hint) and not text.startswith("["):
             value = [part.strip() for part in text.split(",") if part.strip()]
         elif text.lower() in ("true", "false"):
@@ -208,6 +225,8 @@ def _convert(name: str, value: Any, hint: Any, where: str) -> Any:
                 value = msgspec.json.decode(text)
             except msgspec.DecodeError:
                 value = text
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where}: {name}: must be a finite number")
     try:
         return msgspec.convert(value, hint, strict=True)
     except msgspec.ValidationError as e:
@@ -223,6 +242,11 @@ def _is_list(hint: Any) -> bool:
 
 
 def _check(s: Settings) -> None:
+    for name in ("input_topic", "output_topic", "dlq_topic"):
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", topic := getattr(s, name)) or topic in (".", ".."):
+            raise ConfigError(f"{name}: a topic's name is 1 to 249 letters, digits, dots, dashes and underscores")
+    if not s.group:
+        raise ConfigError("group must not be empty")
     if len({s.input_topic, s.output_topic, s.dlq_topic}) < 3:
         raise ConfigError("input_topic, output_topic and dlq_topic must be three different topics")
     if s.delivery == "exactly_once" and not s.producer_idempotence:
