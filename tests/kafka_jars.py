@@ -51,7 +51,7 @@ def docker_answers() -> bool:
 
 def kafka_jars() -> Path:
     """The folder of jars. Raises MissingRequirement when there is no Java, or no Maven and nothing cached."""
-    fix = "`apt-get install -y openjdk-17-jre-headless maven` (or set SPINF_TEST_KAFKA=HOST:PORT, or run a Docker engine)"
+    fix = "`apt-get install -y default-jre-headless maven` (or set SPINF_TEST_KAFKA=HOST:PORT, or run a Docker engine)"
     if not java17():
         raise MissingRequirement(f"Java 17 or newer is missing: {fix}")
     folder = cache_folder() / f"kafka-{KAFKA_VERSION}"

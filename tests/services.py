@@ -266,7 +266,7 @@ class Redis(Service):
         return f"redis://{self.address}/0"
 
     def prepare(self) -> None:
-        need("redis-server", "redis-server", "SPINF_TEST_REDIS=redis://HOST:PORT/0")
+        need("redis-server", "redis-server", " (or set SPINF_TEST_REDIS=redis://HOST:PORT/0)")
 
     def command(self) -> Sequence[str]:
         base = ["redis-server", "--port", str(self.port), "--bind", HOST, "--save", "", "--dir", str(self.folder)]
@@ -290,7 +290,7 @@ class Prometheus(Service):
         return f"http://{self.address}"
 
     def prepare(self) -> None:
-        need("prometheus", "prometheus", "nothing else will do")
+        need("prometheus", "prometheus")
         (self.folder / "prometheus.yml").write_text(self.config, "utf-8")
 
     def command(self) -> Sequence[str]:
@@ -307,9 +307,9 @@ class Prometheus(Service):
             return False
 
 
-def need(program: str, package: str, instead: str) -> None:
+def need(program: str, package: str, instead: str = "") -> None:
     if shutil.which(program) is None:
-        raise MissingRequirement(f"{program} is missing: `apt-get install -y {package}` (or set {instead})")
+        raise MissingRequirement(f"{program} is missing: `apt-get install -y {package}`{instead}")
 
 
 def exchange(port: int, request: bytes, size: int) -> bytes:

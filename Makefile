@@ -1,0 +1,48 @@
+# Everything a fresh Linux machine with Python needs is set up by these targets themselves.
+#   make demo    a few news articles through the whole worker, on an embedded broker
+#   make test    requirements, lint, types, and the whole suite on real Kafka and Redis
+#   make bench   the benches that need no GPU
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: demo test lint venv requirements test-kernels clean
+
+demo: venv
+	@$(BIN)/spinf-stream demo
+
+test: requirements lint
+	$(BIN)/python -m pytest -m "not cuda" --durations=15
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+venv: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is missing: make PYTHON=python3.12 (or: apt-get install -y python3)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "The venv module is missing: apt-get install -y python3-venv"; exit 1; }
+	$(BIN)/python -m pip install -q -c constraints.txt setuptools
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[demo,dev]'
+	@touch $@
+
+# One line a requirement, with the command that brings it; SPINF_TEST_KAFKA and SPINF_TEST_REDIS stand in for servers.
+requirements: venv
+	@$(BIN)/python tests/requirements.py
+
+# The Triton interpreter and the opcode checks need an older pair than the suite (DECISIONS 23).
+test-kernels: .venv-kernels/.installed
+	TRITON_INTERPRET=1 .venv-kernels/bin/python -m pytest -m "not cuda" tests/kernels
+
+.venv-kernels/.installed: constraints-kernels.txt
+	$(PYTHON) -m venv .venv-kernels
+	.venv-kernels/bin/python -m pip install -q -r constraints-kernels.txt
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .venv-kernels build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
