@@ -68,8 +68,9 @@ class LayerWeights:
     q_norm: torch.Tensor  # [head_dim]
     k_norm: torch.Tensor  # [head_dim]
     layer_scalar: float = 1.0
-    # fp8 only, per-tensor float32: weight scale and static input scale of qkv, o, gate_up, down
-    weight_scale: dict[str, float] | None = None
+    # fp8 only, of qkv, o, gate_up, down. Weight scales: float32 [1], or [rows] where the parts of a fused projection
+    # have different scales (quantising them again to a common one would cost accuracy). Input scales are static.
+    weight_scale: dict[str, torch.Tensor] | None = None
     input_scale: dict[str, float] | None = None
 
 
