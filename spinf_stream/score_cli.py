@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from spinf_stream.engine.scoring import open_scorer
+    from spinf_stream.engine.open import open_scorer
 
     settings = loaded(args).settings
     with _source(args.file) as (lines, size), _sink(args.out) as out:

@@ -34,7 +34,7 @@ class PackedEngine:
     def __init__(self, executor: Executor, budget: int | None = None) -> None:
         self.executor = executor
         self.bit_exact = executor.bit_exact
-        self.budget = budget or executor.default_budget
+        self.budget = self.first_budget = budget or executor.default_budget  # the first never changes: limits rest on it
         self.plans: list[Plan] = []
         self._known: dict[int, int] = {}  # id(plan) -> index; plans are kept, so ids stay unique
         self._cut: dict[tuple[int, int], tuple[Chunk, ...]] = {}  # (plan, capacity) -> chunks

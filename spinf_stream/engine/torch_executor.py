@@ -6,6 +6,7 @@ and their own ancestors, in bundles of neighbouring subtrees so that little is c
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import NamedTuple
 
@@ -106,7 +107,7 @@ class TorchExecutor:
         eps, d = self.stack.spec.eps, layer.head_dim
         q, *kv = F.linear(x, w.qkv).split([layer.heads * d] + [layer.kv_heads * d] * (1 if layer.k_eq_v else 2), -1)
         k, v = kv[0].view(-1, layer.kv_heads, d), kv[-1].view(-1, layer.kv_heads, d)
-        if layer.v_norm:
+        if layer.v_norm or layer.k_eq_v:
             v = rms(v, None, eps)
         return turn(rms(q.view(-1, layer.heads, d), w.q_norm, eps)), turn(rms(k, w.k_norm, eps)), v
 
@@ -115,7 +116,7 @@ class TorchExecutor:
         """[T, heads, d] -> [T, heads * d]."""
         out = torch.empty_like(q)
         for i, chunk in enumerate(layout.chunk):
-            lo, hi, trunk = int(layout.row[i]), int(layout.row[i + 1]), int(layout.trunk[i])
+            lo, trunk = int(layout.row[i]), int(layout.trunk[i])
             if past is None:
                 mid = lo + trunk
                 out[lo:mid] = attention(q[lo:mid], k[lo:mid], v[lo:mid], trunk_mask(trunk, layer.window, q.device), layer.scale)
@@ -140,13 +141,13 @@ def bundles(chunk: Chunk, device: torch.device) -> list[Bundle]:
     """Cut a chunk before root nodes, each bundle about BUNDLE rows (a larger subtree stays whole)."""
     roots = [int(r) for r in np.flatnonzero(chunk.parent == -1)] + [chunk.nodes]
     cuts = [0]
-    for here, there in zip(roots[1:], roots[2:]):
+    for here, there in itertools.pairwise(roots[1:]):
         if there - cuts[-1] > BUNDLE:
             cuts.append(here)
     if chunk.nodes:
         cuts.append(chunk.nodes)
     out = []
-    for lo, hi in zip(cuts, cuts[1:]):
+    for lo, hi in itertools.pairwise(cuts):
         at = torch.arange(lo, hi, device=device)
         end = torch.from_numpy(chunk.end[lo:hi].astype(np.int64)).to(device)
         ancestor = (at[None, :] <= at[:, None]) & (at[:, None] < end[None, :])

@@ -1,0 +1,56 @@
+"""An article's content: assembled, put into a presentation, tokenised, cut to a limit."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import NamedTuple
+
+from spinf_stream.engine.tokenizer import Encoder
+from spinf_stream.records import Article
+
+_PLACE = re.compile(r"\{(title|text)\}")
+
+
+def assemble(article: Article, template: str) -> str:
+    """Title and text by the template where there is a title, else the text; trailing white space stripped (DECISIONS 1)."""
+    if not article.title:
+        return article.text.rstrip()
+    parts = {"title": article.title, "text": article.text}
+    return _PLACE.sub(lambda m: parts[m.group(1)], template).rstrip()
+
+
+def digest(content: str, presentations: list[tuple[str, str]], limit: int, overlong: str) -> str:
+    """sha256 (hex) over everything of an article that its answer depends on."""
+    h = hashlib.sha256()
+    for part in (content, *(p for pair in presentations for p in pair), f"{limit} {overlong}"):
+        raw = part.encode()
+        h.update(len(raw).to_bytes(8, "little") + raw)
+    return h.hexdigest()
+
+
+class Cut(NamedTuple):
+    ids: list[int]  # BOS + tokens
+    tail: str  # the end of the text that the ids stand for
+    truncated: bool
+
+
+def tokenise(encoder: Encoder, content: str, around: tuple[str, str], limit: int) -> Cut:
+    """before + content + after as ids. Over `limit` tokens (BOS apart) the content loses its end, never the presentation."""
+    before, after = around
+    text = before + content + after
+    ids = encoder.encode(text)
+    if len(ids) <= limit:
+        return Cut([*encoder.bos, *ids], text[-64:], False)
+    if not before and not after:
+        ids = ids[:limit]
+        return Cut([*encoder.bos, *ids], encoder.decode(ids[-32:])[-64:], True)
+    low, high = 0, len(content)  # the longest head of the content that fits, by bisection over characters
+    while low < high:
+        mid = (low + high + 1) // 2
+        if len(encoder.encode(before + content[:mid] + after)) <= limit:
+            low = mid
+        else:
+            high = mid - 1
+    text = before + content[:low] + after
+    return Cut([*encoder.bos, *encoder.encode(text)], text[-64:], True)

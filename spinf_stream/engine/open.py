@@ -1,0 +1,126 @@
+"""From settings to a Scorer that is ready: model, questions, packs, engine, floors.
+
+Raises UsageError, one line, for everything the user can mend.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from spinf_stream.config import Settings
+from spinf_stream.engine.asks import Ask
+from spinf_stream.engine.executor import Executor
+from spinf_stream.engine.fingerprint import fingerprint
+from spinf_stream.engine.floors import FloorCache, Floors
+from spinf_stream.engine.packed import PackedEngine
+from spinf_stream.engine.scoring import ArticleScorer
+from spinf_stream.engine.seam import PassInput
+from spinf_stream.engine.stack import Stack
+from spinf_stream.engine.tokenizer import Encoder
+from spinf_stream.engine.weights import ModelAway, ModelError, Unsupported, fetch, load
+from spinf_stream.errors import UsageError
+from spinf_stream.questions.cache import load_file
+from spinf_stream.questions.plan import F64, Plan
+from spinf_stream.questions.problems import QuestionError
+from spinf_stream.questions.questionset import QuestionSet
+
+log = logging.getLogger(__name__)
+Say = Callable[[str], None]
+
+
+class Model(NamedTuple):
+    stack: Stack
+    encoder: Encoder
+
+
+def open_scorer(settings: Settings, *, progress: bool = False) -> ArticleScorer:
+    say = speaker(progress)
+    if not settings.questions and not settings.packs:
+        raise UsageError("nothing to ask: set questions (a question file) or packs")
+    model = open_model(settings, say)
+    executor = open_executor(settings, model)
+    full = fingerprint(executor, model.encoder.digest)
+    engine = PackedEngine(executor, settings.token_budget)
+    floors = FloorCache(settings.cache() / "floors", full)
+    asks = []
+    if settings.questions:
+        asks.append(Ask(*asked(open_questions(settings, model.encoder), engine, floors, model.encoder, say)))
+    return ArticleScorer(engine, model.encoder, asks, settings, full)
+
+
+def open_model(settings: Settings, say: Say) -> Model:
+    began = time.monotonic()
+    try:
+        fetch(settings.model, settings.cache(), lambda what, done, total: say(f"model {settings.model}: {what} {10 * done // max(total, 1)}0 %"))
+        stack, encoder = load(settings.model, settings.dtype, settings.device, settings.cache())
+    except ModelAway as e:
+        raise UsageError(str(e), 3) from None
+    except (ModelError, Unsupported) as e:
+        raise UsageError(str(e)) from None
+    except RuntimeError as e:
+        if "CUDA" not in str(e) and "device" not in str(e):
+            raise
+        raise UsageError(f"device {settings.device}: {str(e).splitlines()[0]}", 70) from None
+    say(f"model {stack.name}: {stack.scheme} on {stack.embed.device}, ready in {time.monotonic() - began:.1f} s")
+    return Model(stack, encoder)
+
+
+def open_executor(settings: Settings, model: Model) -> Executor:
+    alnum = model.encoder.starts_alnum()
+    if model.stack.embed.device.type == "cuda" and model.stack.embed.dtype != torch.float32:
+        from spinf_stream.engine.gpu.executor import GpuExecutor
+
+        return GpuExecutor(model.stack, alnum)
+    from spinf_stream.engine.torch_executor import TorchExecutor
+
+    return TorchExecutor(model.stack, alnum, settings.threads)
+
+
+def open_questions(settings: Settings, encoder: Encoder) -> QuestionSet:
+    path = Path(settings.questions or "")
+    try:
+        questions = load_file(path, encoder, settings.cache() / "questions")
+    except QuestionError as e:
+        raise UsageError(f"{path}: {e}") from None
+    except OSError as e:
+        raise UsageError(f"{path}: {e.strerror or e}") from None
+    if questions.slots:
+        names = ", ".join(s.name for s in questions.slots[:5])
+        raise UsageError(f"{path}: extraction slots are not in this release ({names}): ask with {{?}} and options")
+    return questions
+
+
+def asked(questions: QuestionSet, engine: PackedEngine, cache: FloorCache, encoder: Encoder, say: Say) -> tuple[QuestionSet, Floors]:
+    """A question set with its floors, those that the cache lacks computed now."""
+
+    def read(plan: Plan) -> tuple[F64, F64]:
+        say(f"floors: {plan.prompts} prompts, {plan.nodes} tokens")
+        bos = np.array(encoder.bos, np.int32)
+        batch = PassInput(bos, np.array([0, len(bos)], np.int64), np.array([engine.register(plan)], np.int32))
+        return engine.collect(engine.submit(batch)).trees[0]
+
+    floors = cache.floors(questions.plan, questions.floor_keys, questions.floor.tolist(), questions.subset, read)
+    return questions, floors
+
+
+def speaker(progress: bool) -> Say:
+    """Start-up progress: to the terminal when asked for, else to the log."""
+    if not progress:
+        return log.info
+    last = ""
+
+    def say(line: str) -> None:
+        nonlocal last
+        if line != last:
+            print(line, file=sys.stderr, flush=True)
+        last = line
+
+    return say

@@ -1,0 +1,126 @@
+"""The Scorer of real questions on a real model: articles to trees, a pass's numbers to answers."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from spinf_stream.config import Settings
+from spinf_stream.engine import answers, content
+from spinf_stream.engine.asks import Ask, Merged, merge
+from spinf_stream.engine.fingerprint import short
+from spinf_stream.engine.packed import PackedEngine
+from spinf_stream.engine.scorer import Prepared, Tree
+from spinf_stream.engine.seam import PassInput, PassOutput
+from spinf_stream.engine.tokenizer import Encoder
+from spinf_stream.packs.problems import ParameterError
+from spinf_stream.questions.readout import Read, read_out
+from spinf_stream.records import Answer, Article, Refused, Tokens, now
+
+
+class ArticleScorer:
+    """Implements scorer.Scorer. Thread-safe: what changes after construction is a memo of merged plans under a lock."""
+
+    def __init__(self, engine: PackedEngine, encoder: Encoder, asks: Sequence[Ask], settings: Settings, fingerprint: str) -> None:
+        self.engine, self.encoder, self.asks, self.settings = engine, encoder, tuple(asks), settings
+        self.model = engine.executor.stack.name
+        self.fingerprint_full = fingerprint
+        self.fingerprint = short(fingerprint)
+        digests = [a.questions.digest for a in self.asks]
+        self.questions_digest = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+        self.questions_by_pack = {a.name: a.questions.plan.prompts for a in self.asks}
+        self.questions = sum(self.questions_by_pack.values())
+        self._declared = {p for a in self.asks if a.evaluator is not None for p in a.evaluator.pack.parameters}
+        self._merged: dict[tuple[int, ...], int] = {}  # chosen asks -> registered plan
+        self._of_plan: dict[int, Merged] = {}
+        self._lock = threading.Lock()
+
+    def prepare(self, article: Article) -> Prepared:
+        text = content.assemble(article, self.settings.content)
+        groups = self._groups(article.parameters)
+        limits = [self.limit(plan) for plan in groups.values()]
+        digest = content.digest(text, list(groups), min(limits), self.settings.overlong)
+        trees: list[Tree] = []
+        truncated = False
+        warnings: set[str] = set()
+        if article.parameters and not self._declared.issuperset(article.parameters):
+            warnings.add("unknown_parameters")  # no pack here takes them; another worker's may
+        cost = 0
+        for (around, plan), limit in zip(groups.items(), limits):
+            cut = content.tokenise(self.encoder, text, around, limit)
+            if len(cut.ids) <= len(self.encoder.bos):
+                raise Refused("empty", "the content has no token")
+            if cut.truncated and self.settings.overlong == "reject":
+                raise Refused("too_long", f"the content has more than {limit} tokens (overlong = reject)")
+            truncated |= cut.truncated
+            for share in self._of_plan[plan].shares:
+                if self.asks[share.ask].questions.joins_differ(self.encoder, cut.tail):
+                    warnings.add("join_differs")
+            trees.append(Tree(np.array(cut.ids, np.int32), plan))
+            cost += self.engine.cost(len(cut.ids), plan)
+        tokens = sum(len(t.ids) - len(self.encoder.bos) for t in trees)
+        return Prepared(digest, tuple(trees), cost, tokens, truncated, cost > self.engine.budget, tuple(sorted(warnings)))
+
+    def limit(self, plan: int) -> int:
+        """Content tokens that a trunk may have: the setting, and under `solo` nothing else; otherwise what leaves a quarter
+        of the budget, or all its branches if they are fewer, or its longest path, beside it."""
+        if self.settings.overlong == "solo":
+            return self.settings.max_content_tokens
+        p = self._of_plan[plan].plan
+        beside = min(p.nodes, max(int(p.depth.max(initial=0)) + 1, self.engine.first_budget // 4))
+        return min(self.settings.max_content_tokens, self.engine.first_budget - beside - len(self.encoder.bos))
+
+    def pack(self, items: Sequence[Prepared]) -> PassInput:
+        trees = [t for item in items for t in item.trees]
+        start = np.zeros(len(trees) + 1, np.int64)
+        np.cumsum([len(t.ids) for t in trees], out=start[1:])
+        return PassInput(np.concatenate([t.ids for t in trees]), start, np.array([t.plan for t in trees], np.int32))
+
+    def answers(self, items: Sequence[Prepared], output: PassOutput) -> list[Answer]:
+        at, stamp = 0, now()
+        out: list[Answer] = []
+        for item in items:
+            reads: dict[int, Read] = {}
+            for tree, numbers in zip(item.trees, output.trees[at : at + len(item.trees)]):
+                merged = self._of_plan[tree.plan]
+                read = read_out(merged.plan, numbers.cand, numbers.end)
+                reads.update({share.ask: share.of(read) for share in merged.shares})
+            at += len(item.trees)
+            out.append(self._answer(item, [reads[i] for i in range(len(self.asks))], stamp))
+        return out
+
+    def _answer(self, item: Prepared, reads: list[Read], stamp: str) -> Answer:
+        pairs = list(zip(self.asks, reads))
+        return Answer(
+            scores=answers.compact(self.asks, reads)
+            if self.settings.scores_format == "compact"
+            else [q for ask, read in pairs for q in answers.full(ask, read)],
+            slots=[],
+            packs=[ask.evaluator.evaluate(read.p, read.logprob) for ask, read in pairs if ask.evaluator is not None],
+            tokens=Tokens(item.content_tokens, sum(self._of_plan[t.plan].plan.nodes for t in item.trees), 0, 0),
+            truncated=item.truncated,
+            warnings=list(item.warnings),
+            scored_at=stamp,
+        )
+
+    def _groups(self, given: dict[str, str | int | float | bool] | None) -> dict[tuple[str, str], int]:
+        """Presentation -> registered plan of the asks that have it, in the order of the asks."""
+        chosen: dict[tuple[str, str], list[int]] = {}
+        try:
+            for i, ask in enumerate(self.asks):
+                chosen.setdefault(ask.presentation(given), []).append(i)
+        except ParameterError as e:
+            raise Refused("bad_parameters", str(e)) from None
+        return {around: self._plan(tuple(asks)) for around, asks in chosen.items()}
+
+    def _plan(self, chosen: tuple[int, ...]) -> int:
+        with self._lock:
+            if chosen not in self._merged:
+                merged = merge(self.asks, chosen)
+                index = self.engine.register(merged.plan)
+                self._of_plan[index] = merged
+                self._merged[chosen] = index
+            return self._merged[chosen]

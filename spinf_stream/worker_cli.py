@@ -1,0 +1,35 @@
+"""`spinf-stream worker`: read articles from Kafka, write scores to Kafka.
+
+--check tests everything that a start needs and exits; --burst stops at the end offsets captured at the start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from spinf_stream.settings_cli import ALL, add_settings, loaded
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--burst", action="store_true", help="stop at the end offsets of the start, exit 0")
+    parser.add_argument("--check", action="store_true", help="test brokers, topics, Redis, model and questions; exit 0, 2 or 3")
+    add_settings(parser, ALL)
+
+
+def run(args: argparse.Namespace) -> int:
+    from spinf_stream.engine.open import open_scorer
+    from spinf_stream.engine.runner import Runner
+    from spinf_stream.stream.logs import set_up
+    from spinf_stream.stream.worker import check, serve
+
+    settings = loaded(args).settings
+    set_up(settings)
+    if args.check:
+        code = asyncio.run(check(settings))
+        open_scorer(settings)
+        print("model and questions: ready", file=sys.stderr)
+        return code
+    scorer = open_scorer(settings, progress=sys.stderr.isatty())
+    return asyncio.run(serve(settings, scorer, Runner(scorer.engine), burst=args.burst))
