@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spinf_stream.engine.floors import Floors
-from spinf_stream.packs.evaluate import Evaluator
+from spinf_stream.packs.active import Active
 from spinf_stream.packs.file import Scalar
 from spinf_stream.questions.plan import Plan
 from spinf_stream.questions.questionset import QuestionSet
@@ -24,19 +24,15 @@ from spinf_stream.questions.readout import Read
 class Ask(NamedTuple):
     questions: QuestionSet
     floors: Floors
-    evaluator: Evaluator | None = None  # of a pack; None = the question file
-    parameters: dict[str, Scalar] = {}  # noqa: RUF012  the settings' values, an article's own win
+    pack: Active | None = None  # None = the question file
 
     @property
     def name(self) -> str:
-        return "" if self.evaluator is None else self.evaluator.pack.id
+        return "" if self.pack is None else self.pack.pack.id
 
     def presentation(self, given: dict[str, Scalar] | None) -> tuple[str, str]:
         """Text before and after the content. Raises packs.problems.ParameterError for an article's unusable values."""
-        if self.evaluator is None:
-            return "", ""
-        pack = self.evaluator.pack
-        return pack.presentation(self.evaluator.context, pack.declared(self.parameters, given))
+        return ("", "") if self.pack is None else self.pack.presentation(given)
 
 
 class Share(NamedTuple):
@@ -89,5 +85,5 @@ def side_by_side(plans: Sequence[Plan]) -> Plan:
             parts.append(column)
         sizes = {"nodes": p.nodes, "reads": p.reads, "cands": len(p.cand_token), "options": p.options, "prompts": p.prompts, "steps": len(p.step_cand)}
         before = {k: before[k] + n for k, n in sizes.items()}
-    whole = {name: np.concatenate(parts) for name, parts in columns.items()}
+    whole: dict[str, Any] = {name: np.concatenate(parts) for name, parts in columns.items()}
     return Plan(**{n: c if c.dtype == np.bool_ else c.astype(np.int32) for n, c in whole.items()})

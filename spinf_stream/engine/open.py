@@ -27,7 +27,11 @@ from spinf_stream.engine.stack import Stack
 from spinf_stream.engine.tokenizer import Encoder
 from spinf_stream.engine.weights import ModelAway, ModelError, Unsupported, fetch, load
 from spinf_stream.errors import UsageError
-from spinf_stream.questions.cache import load_file
+from spinf_stream.packs.active import Active, activate_all
+from spinf_stream.packs.problems import PackError
+from spinf_stream.packs.sources import open_catalog
+from spinf_stream.questions.cache import cached, load_file
+from spinf_stream.questions.compile import build_body
 from spinf_stream.questions.plan import F64, Plan
 from spinf_stream.questions.problems import QuestionError
 from spinf_stream.questions.questionset import QuestionSet
@@ -50,9 +54,10 @@ def open_scorer(settings: Settings, *, progress: bool = False) -> ArticleScorer:
     full = fingerprint(executor, model.encoder.digest)
     engine = PackedEngine(executor, settings.token_budget)
     floors = FloorCache(settings.cache() / "floors", full)
-    asks = []
-    if settings.questions:
-        asks.append(Ask(*asked(open_questions(settings, model.encoder), engine, floors, model.encoder, say)))
+    packs = open_packs(settings, model.stack.name)
+    sets: list[tuple[QuestionSet, Active | None]] = [(open_questions(settings, model.encoder), None)] if settings.questions else []
+    sets += [(pack_questions(pack, settings, model.encoder), pack) for pack in packs]
+    asks = [Ask(q, floors_of(q, engine, floors, model.encoder, say), pack) for q, pack in sets]
     return ArticleScorer(engine, model.encoder, asks, settings, full)
 
 
@@ -98,8 +103,29 @@ def open_questions(settings: Settings, encoder: Encoder) -> QuestionSet:
     return questions
 
 
-def asked(questions: QuestionSet, engine: PackedEngine, cache: FloorCache, encoder: Encoder, say: Say) -> tuple[QuestionSet, Floors]:
-    """A question set with its floors, those that the cache lacks computed now."""
+def open_packs(settings: Settings, model: str) -> list[Active]:
+    if not settings.packs:
+        return []
+    try:
+        packs = activate_all(settings.packs, open_catalog(settings.pack_sources, settings.cache()), {model})
+    except PackError as e:
+        raise UsageError(str(e)) from None
+    for pack in packs:
+        if pack.evaluator.warning:
+            log.warning("pack %s: %s", pack.pack.label, pack.evaluator.warning)
+    return packs
+
+
+def pack_questions(pack: Active, settings: Settings, encoder: Encoder) -> QuestionSet:
+    parts = [b"pack", pack.pack.digest.encode(), pack.context.encode()]
+    try:
+        return cached(settings.cache() / "questions", parts, encoder, lambda: build_body([pack.source()], encoder))
+    except QuestionError as e:
+        raise UsageError(f"pack {pack.pack.label}: {e}") from None
+
+
+def floors_of(questions: QuestionSet, engine: PackedEngine, cache: FloorCache, encoder: Encoder, say: Say) -> Floors:
+    """Those that the cache lacks are computed now."""
 
     def read(plan: Plan) -> tuple[F64, F64]:
         say(f"floors: {plan.prompts} prompts, {plan.nodes} tokens")
@@ -107,8 +133,7 @@ def asked(questions: QuestionSet, engine: PackedEngine, cache: FloorCache, encod
         batch = PassInput(bos, np.array([0, len(bos)], np.int64), np.array([engine.register(plan)], np.int32))
         return engine.collect(engine.submit(batch)).trees[0]
 
-    floors = cache.floors(questions.plan, questions.floor_keys, questions.floor.tolist(), questions.subset, read)
-    return questions, floors
+    return cache.floors(questions.plan, questions.floor_keys, questions.floor.tolist(), questions.subset, read)
 
 
 def speaker(progress: bool) -> Say:

@@ -49,7 +49,8 @@ class Runner:
     async def close(self) -> None:
         """Let what runs finish, then end the threads."""
         self._launch.put(None)
-        await asyncio.to_thread(lambda: [t.join() for t in self._threads])
+        for t in self._threads:
+            await asyncio.to_thread(t.join)
 
     def _launching(self) -> None:
         while (job := self._launch.get()) is not None:

@@ -35,7 +35,9 @@ class Prepared(NamedTuple):
 class Scorer(Protocol):
     """What the worker needs to know of the model and the questions. Fake it to test plumbing."""
 
-    engine: Engine
+    @property
+    def engine(self) -> Engine: ...
+
     model: str  # for the record's `model`
     fingerprint: str  # fp_ + 16 hex
     fingerprint_full: str  # 64 hex, for Redis keys

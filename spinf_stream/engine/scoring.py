@@ -31,9 +31,11 @@ class ArticleScorer:
         self.fingerprint = short(fingerprint)
         digests = [a.questions.digest for a in self.asks]
         self.questions_digest = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
-        self.questions_by_pack = {a.name: a.questions.plan.prompts for a in self.asks}
+        self.questions_by_pack: dict[str, int] = {}
+        for a in self.asks:  # a pack may be asked in several contexts
+            self.questions_by_pack[a.name] = self.questions_by_pack.get(a.name, 0) + a.questions.plan.prompts
         self.questions = sum(self.questions_by_pack.values())
-        self._declared = {p for a in self.asks if a.evaluator is not None for p in a.evaluator.pack.parameters}
+        self._declared = {p for a in self.asks if a.pack is not None for p in a.pack.pack.parameters}
         self._merged: dict[tuple[int, ...], int] = {}  # chosen asks -> registered plan
         self._of_plan: dict[int, Merged] = {}
         self._lock = threading.Lock()
@@ -99,7 +101,7 @@ class ArticleScorer:
             if self.settings.scores_format == "compact"
             else [q for ask, read in pairs for q in answers.full(ask, read)],
             slots=[],
-            packs=[ask.evaluator.evaluate(read.p, read.logprob) for ask, read in pairs if ask.evaluator is not None],
+            packs=[ask.pack.evaluator.evaluate(read.p, read.logprob) for ask, read in pairs if ask.pack is not None],
             tokens=Tokens(item.content_tokens, sum(self._of_plan[t.plan].plan.nodes for t in item.trees), 0, 0),
             truncated=item.truncated,
             warnings=list(item.warnings),
