@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from aiokafka.structs import ConsumerRecord
 
@@ -161,3 +162,14 @@ async def _partitions(reader: AIOKafkaConsumer, topic: str) -> list[TopicPartiti
         reader._client.add_topic(topic)
         await asyncio.sleep(0.05)
     raise TimeoutError(f"{topic}: no such topic")
+
+
+async def settings_of(address: str, topic: str) -> dict[str, str]:
+    """A topic's settings, as the broker says them."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=address)
+    await admin.start()
+    try:
+        answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        return {entry[0]: entry[1] for answer in answers for resource in answer.resources for entry in resource[4]}
+    finally:
+        await admin.close()

@@ -1,0 +1,74 @@
+"""Scores as people read them: a line a question with its likeliest option, p, floor and the lift of p over the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from spinf_stream.records import CompactScores, OptionScore, QueryScore, Scores
+
+HEADINGS = f"{'p':>6} {'floor':>6} {'lift':>7}"
+
+
+class Row(NamedTuple):
+    question: str
+    answer: str
+    numbers: str
+
+
+def block(s: Scores, query: str | None = None, everything: bool = False, width: int = 120) -> list[str]:
+    """The lines of one record. `query`: this question alone. `everything`: all options, not only the likeliest."""
+    more = "".join(f", {note}" for note in (["truncated"] if s.truncated else []) + s.warnings)
+    head = f"{s.id} {s.outcome}, {s.tokens.content} tokens{more} [{s.origin.topic}-{s.origin.partition}-{s.origin.offset}]"
+    if isinstance(s.scores, CompactScores):
+        return [head, f"  {s.scores.prompts} questions, {s.scores.options} options, compact; questions {s.questions_digest[:16]}"]
+    rows = [row for q in s.scores if query in (None, q.id) for row in _scored(q, everything)]
+    rows += [row for slot in s.slots if query in (None, slot.get("id")) for row in _slot(slot)]
+    rows += [row for pack in s.packs if query is None for row in _pack(pack)]
+    first = min(48, max((len(r.question) for r in rows), default=0))
+    second = max(8, min(32, width - first - len(HEADINGS) - 6, max((len(r.answer) for r in rows), default=0)))
+    left = max(first + second + 4, min(len(head), width - len(HEADINGS) - 2))
+    second = left - first - 4
+    lines = [f"{_cut(head, left):<{left}}  {HEADINGS}" if rows else head]
+    lines += [f"  {_cut(r.question, first):<{first}}  {_cut(r.answer, second):<{second}}  {r.numbers}".rstrip() for r in rows]
+    return lines
+
+
+def numbers(o: OptionScore) -> str:
+    """p, floor_p, and how many times likelier the option is with the article than with no article at all."""
+    floor = "     -" if o.floor_p is None else f"{o.floor_p:6.3f}"
+    lift = f"{o.p / o.floor_p:6.2f}x" if o.floor_p else "      -"
+    return f"{o.p:6.3f} {floor} {lift}"
+
+
+def _scored(q: QueryScore, everything: bool) -> Iterator[Row]:
+    name = f"{q.pack}/{q.id}" if q.pack else q.id
+    for combination in q.combinations:
+        options = sorted(combination.options, key=lambda o: -o.p)
+        for n, option in enumerate(options if everything else options[:1]):
+            yield Row("" if n else _label(name, combination.values), option.text.strip(), numbers(option))
+
+
+def _slot(slot: dict[str, Any]) -> Iterator[Row]:
+    for combination in slot.get("combinations", ()):
+        best: dict[str, Any] = next(iter(combination.get("answers", ())), {})
+        p = best.get("p")
+        answer = str(best.get("text", "")).strip()
+        yield Row(_label(str(slot.get("id")), combination.get("values", {})), answer, "" if p is None else f"{p:6.3f}")
+
+
+def _pack(pack: dict[str, Any]) -> Iterator[Row]:
+    name = f"pack {pack.get('id')}@{pack.get('version')}"
+    for n, (category, found) in enumerate(pack.get("categories", {}).items()):
+        score = found.get("score")
+        flag = {True: "flagged", False: "not flagged"}.get(found.get("flagged"), "")
+        yield Row("" if n else name, f"{category} {flag}".strip(), "" if score is None else f"{score:6.3f}")
+
+
+def _label(name: str, values: dict[str, str]) -> str:
+    return name + "".join(f" {k}={v}" for k, v in values.items())
+
+
+def _cut(text: str, width: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"

@@ -1,0 +1,74 @@
+"""`spinf-stream tail`: the scores topic as a readable table, or as JSONL."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import shutil
+import sys
+
+import msgspec
+
+from spinf_stream.config import Settings
+from spinf_stream.errors import UsageError
+from spinf_stream.records import MSGPACK, Scores
+from spinf_stream.settings_cli import KAFKA, add_settings, loaded
+from spinf_stream.stream.flow import Record
+from spinf_stream.table import block
+
+_json = msgspec.json.Decoder(Scores)
+_msgpack = msgspec.msgpack.Decoder(Scores)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--last", type=int, default=10, metavar="N", help="how many of the records that are there (default 10)")
+    parser.add_argument("--from-beginning", action="store_true", help="all records that are there")
+    parser.add_argument("--follow", action="store_true", help="go on with what comes in, until Ctrl-C")
+    parser.add_argument("--query", metavar="ID", help="this question alone")
+    parser.add_argument("--all-options", action="store_true", help="every option of a question, not only the likeliest")
+    parser.add_argument("--json", action="store_true", help="one line of JSON a record, every field of it")
+    add_settings(parser, KAFKA)
+
+
+def run(args: argparse.Namespace) -> int:
+    from spinf_stream.stream.kafka import Away
+
+    if args.last < 0:
+        raise UsageError("--last must be 0 or more")
+    settings = loaded(args).settings
+    try:
+        unread = asyncio.run(_tail(settings, args))
+    except Away as e:
+        raise UsageError(str(e), 3) from None
+    return 1 if unread else 0
+
+
+async def _tail(s: Settings, args: argparse.Namespace) -> int:
+    """The number of records that are no scores."""
+    from spinf_stream.stream.topics import read
+
+    unread = 0
+    last = None if args.from_beginning else args.last
+    async with contextlib.aclosing(read(s, s.output_topic, last=last, follow=args.follow)) as records:
+        async for record in records:
+            try:
+                text = shown(record, args)
+            except msgspec.DecodeError as e:
+                unread += 1
+                print(f"{record.place}: not a scores record: {e}", file=sys.stderr)
+                continue
+            print(text, flush=args.follow)
+    return unread
+
+
+def shown(record: Record, args: argparse.Namespace) -> str:
+    """One record as a block of lines or as JSON. Raises msgspec.DecodeError."""
+    if record.value is None:
+        key = (record.key or b"").decode("utf-8", "backslashreplace")
+        return msgspec.json.encode({"key": key, "outcome": "tombstone"}).decode() if args.json else f"{key}  tombstone  [{record.place}]"
+    packed = dict(record.headers).get("content-type") == MSGPACK.encode()
+    if args.json:
+        return msgspec.json.encode((msgspec.msgpack.decode if packed else msgspec.json.decode)(record.value)).decode()
+    scores = (_msgpack if packed else _json).decode(record.value)
+    return "\n".join(block(scores, args.query, args.all_options, shutil.get_terminal_size((120, 24)).columns))
