@@ -57,8 +57,8 @@ def _question(check: Checker, read: dict[str, Any], at: str, questions: dict[str
     value = check.text(read, "F", at)
     if name is None or name in broken:
         return None
-    if name not in questions:
-        check.error(step(at, "query"), "names no query of this pack")
+    if name not in questions or questions[name].template.slot != "?":
+        check.error(step(at, "query"), "is an extraction query, reads need a scored one" if name in questions else "names no query of this pack")
         return None
     question = questions[name]
     if question.values == ({},):

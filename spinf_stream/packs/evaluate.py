@@ -45,7 +45,7 @@ class Evaluator:
             self.judges = False
             self.warning = f"calibrated for the model {pack.model}, which is not the one that answered: categories and decision are null"
         self.plan = compile_reads(pack)
-        self._prompts = Groups.from_sizes([p.options for p in pack.prompts])
+        self._prompts = Groups.from_sizes([len(p.options) for p in pack.prompts])
         self._platt = [c.platt or (1.0, 0.0) for c in pack.categories.values()]
 
     def evaluate(self, p: F64, logprob: F64) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Evaluator:
         if not np.isfinite(p).all():
             column = int(np.flatnonzero(~np.isfinite(p).all(0))[0])
             query = next(q for q in reversed(self.pack.prompts) if q.first <= column).query
-            raise ValueError(f"{self.pack.label}: the query {self.pack.questions[query].query.id!r} has a probability that is not finite")
+            raise ValueError(f"{self.pack.label}: the query {query!r} has a probability that is not finite")
         if self.pack.answers == "p":
             return rounded(p)
         total = self._prompts.logsumexp(np.where(np.isnan(logprob), 0.0, logprob))

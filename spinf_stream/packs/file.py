@@ -89,7 +89,8 @@ class Pack:
     case_insensitive: bool
     contexts: dict[str, str]  # the first is the default
     parameters: dict[str, Parameter]
-    questions: tuple[Question, ...]
+    questions: tuple[Question, ...]  # scored, in file order
+    slots: tuple[Question, ...]  # extraction
     reads: tuple[Read, ...]
     categories: dict[str, Category]
     decision: Decision | None
@@ -108,8 +109,7 @@ class Pack:
     @property
     def options(self) -> int:
         """How many probabilities one article has: the length of what `evaluate` takes."""
-        last = self.prompts[-1]
-        return last.first + last.options
+        return sum(len(p.options) for p in self.prompts)
 
     @property
     def default_context(self) -> str:
@@ -179,7 +179,8 @@ def from_doc(doc: dict[str, Any], where: str = "pack") -> Pack:
         case_insensitive=bool(doc["scoring"].get("case_insensitive")),
         contexts=doc["contexts"],
         parameters={k: msgspec.convert(v, Parameter) for k, v in (doc.get("parameters") or {}).items()},
-        questions=tuple(questions.values()),
+        questions=tuple([q for q in questions.values() if q.template.slot == "?"]),
+        slots=tuple([q for q in questions.values() if q.template.slot != "?"]),
         reads=msgspec.convert(doc.get("reads", []), tuple[Read, ...]),
         categories={k: msgspec.convert(v, Category) for k, v in doc.get("categories", {}).items()},
         decision=msgspec.convert(_without_null(decision), Decision) if decision else None,

@@ -1,11 +1,12 @@
 """The questions of a pack: the question compiler's own checks, and what a pack adds to them.
 
-Order of a pack's answers, everywhere: query, then combination, then option, as the file has them.
+Order of a pack's answers, everywhere: query, then combination, then option, as the file has them. Extraction queries
+(ours; the peer has none in packs) lie outside that order and cannot be read by reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from spinf_stream.packs.problems import Checker, step
@@ -21,19 +22,19 @@ LIMITS = Limits()
 class Prompt(NamedTuple):
     """One filled template: where its answers lie among the pack's options."""
 
-    query: int
+    query: str
     values: dict[str, str]
     first: int
-    options: int
+    options: tuple[str, ...]
 
 
-def prompts(questions: Sequence[Question]) -> list[Prompt]:
+def prompts(questions: Iterable[Question]) -> list[Prompt]:
     out, at = [], 0
-    for q, question in enumerate(questions):
-        n = len(question.query.options or ())
+    for question in questions:
+        options = question.query.options or ()
         for values in question.values:
-            out.append(Prompt(q, values, at, n))
-            at += n
+            out.append(Prompt(question.query.id, values, at, options))
+            at += len(options)
     return out
 
 
@@ -48,20 +49,20 @@ def check_scoring(check: Checker, scoring: Any, pack: str | None, path: str = "$
         scoring = {"case_insensitive": False, **scoring}
     placed, file = read(scoring, path, found)
     out: dict[str, Question] = {}
+    total = 0
     for question in check_questions(placed, file, LIMITS, found, pack=pack) if file is not None else ():
         query, at = question.query, question.path
         before = len(check.problems)
-        if question.template.slot != "?":
-            check.error(step(at, "template"), "ends in an extraction slot: the queries of a pack are scored, with {?}")
-        elif len(query.options or ()) < 2:
+        scored = question.template.slot == "?"
+        if scored and len(query.options or ()) < 2:
             check.error(step(at, "options"), "has one option, a pack's query needs at least two")
         if query.group is not None:
             check.error(step(at, "group"), "is not allowed in a pack, whose queries are one group")
         if len(check.problems) == before:
             out[query.id] = question
+        total += len(question.values) if scored else 0
     for p in found:
         (check.note if p.reason == "unknown_field" else check.error)(p.path, p.message)
-    total = sum(len(q.values) for q in out.values())
     if total > LIMITS.max_prompts:
         check.error(step(path, "queries"), f"ask {total} prompts, at most {LIMITS.max_prompts} are allowed")
     return out

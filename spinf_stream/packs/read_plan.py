@@ -166,7 +166,7 @@ def compile_reads(pack: Pack) -> ReadPlan:
 
 def answer_places(pack: Pack) -> dict[tuple[str, str | None], tuple[int, int]]:
     """(query, F) -> (first option, options). Among combinations with the same F the last one answers."""
-    return {(pack.questions[p.query].query.id, p.values.get("F")): (p.first, p.options) for p in pack.prompts}
+    return {(p.query, p.values.get("F")): (p.first, len(p.options)) for p in pack.prompts}
 
 
 def _views(pack: Pack) -> tuple[list[int], list[int], list[int]]:

@@ -13,7 +13,7 @@ from pack_plain import Answers
 
 from spinf_stream.packs.micro import lock
 
-WORDS = "amber birch cedar delta ember fjord grove heath inlet jetty knoll ledge moor notch ocean plain quarry ridge".split()
+WORDS = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty", "knoll", "ledge", "moor", "notch", "ocean", "ridge"]
 
 
 def random_pack(rng: random.Random) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""Answers of a pack out of stored scores records, so that a decision can be taken again without a forward pass."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from spinf_stream.packs.file import Pack
+from spinf_stream.questions.plan import F64
+from spinf_stream.records import CompactScores, QueryScore
+
+
+class StoredError(ValueError):
+    """A record whose scores do not answer the pack's questions; says which one, never a text."""
+
+
+class Stored(NamedTuple):
+    """Arrays [options] in the pack's order. NaN stands for null."""
+
+    context: str
+    p: F64
+    logprob: F64
+
+
+def decode_record(line: bytes) -> dict[str, Any]:
+    """A line of a scores file. Raises StoredError."""
+    try:
+        record = msgspec.json.decode(line)
+    except (msgspec.DecodeError, ValueError, RecursionError) as e:
+        raise StoredError(f"is not JSON ({type(e).__name__})") from None
+    if not isinstance(record, dict):
+        raise StoredError("is not a JSON object")
+    return record
+
+
+def answers_of(record: dict[str, Any], pack: Pack, context: str | None = None) -> list[Stored]:
+    """The pack's answers in every context the record was asked in, or in `context` alone; empty when it was not asked.
+
+    Compact records name no question: they serve where the whole record is this pack's. Raises StoredError.
+    """
+    raw = record.get("scores")
+    if not raw:
+        return []
+    try:
+        if isinstance(raw, dict):
+            return _compact(msgspec.convert(raw, CompactScores), record, pack, context)
+        queries = msgspec.convert(raw, list[QueryScore])
+    except msgspec.ValidationError as e:
+        raise StoredError(f"$.scores: {e}") from None
+    by_context: dict[str, list[QueryScore]] = {}
+    for q in queries:
+        if q.pack == pack.id and q.context is not None and context in (None, q.context):
+            by_context.setdefault(q.context, []).append(q)
+    return [Stored(name, *_collect(asked, pack)) for name, asked in by_context.items()]
+
+
+def _collect(asked: list[QueryScore], pack: Pack) -> tuple[F64, F64]:
+    combinations = {(q.id, tuple(sorted(c.values.items()))): c for q in asked for c in q.combinations}
+    p = np.empty(pack.options)
+    logprob = np.empty(pack.options)
+    for prompt in pack.prompts:
+        got = combinations.get((prompt.query, tuple(sorted(prompt.values.items()))))
+        if got is None:
+            raise StoredError(f"has no answer to the query {prompt.query!r} of {pack.label}")
+        if tuple([o.text for o in got.options]) != prompt.options:
+            raise StoredError(f"has other options for the query {prompt.query!r} than {pack.label}")
+        at = slice(prompt.first, prompt.first + len(prompt.options))
+        p[at] = [o.p for o in got.options]
+        logprob[at] = [np.nan if o.logprob is None else o.logprob for o in got.options]
+    return p, logprob
+
+
+def _compact(scores: CompactScores, record: dict[str, Any], pack: Pack, context: str | None) -> list[Stored]:
+    entries = [e for e in record.get("packs") or () if isinstance(e, dict)]
+    mine = [e for e in entries if e.get("id") == pack.id and context in (None, e.get("context"))]
+    if not mine:
+        return []
+    if len(entries) != 1 or scores.options != pack.options or scores.prompts != len(pack.prompts):
+        raise StoredError(f"is compact and holds more than {pack.label}: store full records to take its decision again")
+    p, logprob = (np.frombuffer(b, "<f4").astype(np.float64) for b in (scores.p, scores.logprob))
+    if len(p) != pack.options or len(logprob) != pack.options:
+        raise StoredError("is compact, and its arrays do not have the length it states")
+    return [Stored(str(mine[0].get("context")), p, logprob)]
