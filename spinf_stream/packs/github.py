@@ -189,7 +189,7 @@ def unpack(archive: IO[bytes], into: Path, commit: str, name: str) -> None:
     digests: dict[str, str] = {}
     kept = 0
     try:
-        with tarfile.open(fileobj=_Capped(fileobj=archive), mode="r|") as tar:
+        with tarfile.open(fileobj=_Capped(fileobj=archive, mode="rb"), mode="r|") as tar:
             for n, member in enumerate(tar):
                 if n >= MOST_MEMBERS:
                     raise ValueError("holds too many files")
@@ -213,6 +213,8 @@ def unpack(archive: IO[bytes], into: Path, commit: str, name: str) -> None:
             # git writes the commit into the archive's first header
             if tar.pax_headers.get("comment", commit) != commit:
                 raise ValueError("is of another commit")
+            if not digests:
+                raise ValueError("holds no file that a pack could be in")
     except (ValueError, EOFError, OSError, tarfile.TarError, zlib.error) as e:
         message = str(e) if isinstance(e, ValueError) and str(e) else f"cannot be unpacked ({type(e).__name__})"
         raise PackError(name, [Problem("$", f"the archive {message}")]) from None
