@@ -1,0 +1,114 @@
+"""The token-budget micro-batcher: synchronous, with the time handed in.
+
+Works wait in order of arrival. A window closes when a budget's worth waits (`full`), when its oldest work has waited
+`max_wait` seconds (`timeout`), when more cannot come (`bytes`), or at once while flushing (`revoke`, `shutdown`). It
+opens for more as long as both passes are busy: waiting for the engine costs nothing but makes it fuller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from spinf_stream.stream.flow import Item, Work
+
+Cause = Literal["full", "timeout", "revoke", "shutdown", "bytes"]
+LOOK_AHEAD = 512  # works looked at to fill a window; the oldest is always in it, so nobody starves
+
+
+class Window(NamedTuple):
+    works: tuple[Work, ...]
+    tokens: int
+    cause: Cause
+
+
+class Batcher:
+    """At most `passes` windows are out at a time; each holds at most `budget` tokens, or one work alone."""
+
+    def __init__(self, budget: int, max_wait: float, passes: int = 2) -> None:
+        self.budget = budget
+        self.max_wait = max_wait
+        self.passes = passes
+        self.running = 0
+        self.tokens = 0  # waiting and in passes
+        self.flushing: Cause | None = None
+        self.pressed = False  # the limit of bytes in flight is reached
+        self._waiting: list[Work] = []
+        self._waiting_tokens = 0
+        self._flying: dict[str, Work] = {}  # by content digest, until the last item is published or dropped
+
+    def find(self, digest: str) -> Work | None:
+        """The work of an equal text in flight: join it instead of adding another."""
+        return self._flying.get(digest)
+
+    def add(self, work: Work) -> None:
+        self._flying[work.prepared.digest] = work
+        self._waiting.append(work)
+        self._waiting_tokens += work.prepared.cost
+        self.tokens += work.prepared.cost
+
+    def take(self, now: float) -> Window | None:
+        """The next window, if one closes now and a pass is free."""
+        cause = self._cause(now)
+        if cause is None:
+            return None
+        oldest = self._waiting[0]
+        chosen, tokens = [oldest], oldest.prepared.cost
+        if not oldest.alone:
+            for work in self._waiting[1:LOOK_AHEAD]:
+                if not work.alone and tokens + work.prepared.cost <= self.budget:
+                    chosen.append(work)
+                    tokens += work.prepared.cost
+        out = set(map(id, chosen))
+        self._waiting = [w for w in self._waiting if id(w) not in out]
+        self._waiting_tokens -= tokens
+        self.running += 1
+        return Window(tuple(chosen), tokens, cause)
+
+    def done(self, window: Window) -> None:
+        """The window's pass is over, whatever came of it."""
+        self.running -= 1
+        self.tokens -= window.tokens
+
+    def due(self) -> float | None:
+        """When `take` may next return a window because of its age; None while no pass is free or nothing waits."""
+        if self.running >= self.passes or not self._waiting:
+            return None
+        return self._waiting[0].arrived + self.max_wait
+
+    def leave(self, item: Item) -> None:
+        """The item is published or dropped. The work goes with its last item; if it still waits, its pass is saved."""
+        work = item.work
+        if work is None or item not in work.items:
+            return
+        work.items.remove(item)
+        if work.items or self._flying.get(work.prepared.digest) is not work:
+            return
+        del self._flying[work.prepared.digest]
+        if work in self._waiting:
+            self._waiting.remove(work)
+            self._waiting_tokens -= work.prepared.cost
+            self.tokens -= work.prepared.cost
+
+    def drop(self, keep: Callable[[Item], bool]) -> int:
+        """Drop every item that `keep` refuses (its partition's epoch is over); how many were dropped."""
+        gone = [i for w in self._flying.values() for i in w.items if not keep(i)]
+        for item in gone:
+            self.leave(item)
+        return len(gone)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def _cause(self, now: float) -> Cause | None:
+        if self.running >= self.passes or not self._waiting:
+            return None
+        oldest = self._waiting[0]
+        if self._waiting_tokens >= self.budget or oldest.alone:
+            return "full"
+        if self.flushing is not None:
+            return self.flushing
+        if self.pressed:
+            return "bytes"
+        return "timeout" if now - oldest.arrived >= self.max_wait else None

@@ -1,0 +1,181 @@
+"""A member of the consumer group, reading bytes from one input topic; partitions are named by number.
+
+What aiokafka 0.14 leaves to us, each found by trying (reference/streaming.md section 0): it cannot say that partitions
+were lost; its `assignment()` lies after a missed poll; a listener's exception is swallowed; heartbeats start only after
+`on_partitions_assigned` has returned; while a rebalance goes on `getmany` waits for its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.errors import CommitFailedError, IllegalStateError
+
+from spinf_stream.config import Settings
+from spinf_stream.stream.flow import Record
+from spinf_stream.stream.kafka import batches
+from spinf_stream.stream.kafka.common import CALL_SECONDS, CLIENT_ERRORS, Away, Rebalanced, brief, connection
+
+log = logging.getLogger(__name__)
+
+_NOBODY = TopicPartition("", 0)  # polling it keeps the membership alive and touches no buffer
+
+
+class Listener(Protocol):
+    async def revoked(self, lost: bool) -> None: ...
+
+    def assigned(self, partitions: list[int]) -> None: ...
+
+
+class Consumer:
+    """One member of the group, reading one topic. All methods but the coroutines are immediate."""
+
+    def __init__(self, s: Settings) -> None:
+        batches.install()
+        self._s = s
+        self._turn = 0
+        rebalance = max(s.session_timeout_ms, int(1000 * (s.drain_seconds + 10)))
+        self._client = AIOKafkaConsumer(
+            **connection(s), group_id=s.group, enable_auto_commit=False, auto_offset_reset="earliest",
+            isolation_level="read_committed", session_timeout_ms=s.session_timeout_ms,
+            heartbeat_interval_ms=max(100, min(3000, s.session_timeout_ms // 6)),
+            max_poll_interval_ms=s.max_poll_interval_ms, rebalance_timeout_ms=rebalance,
+            request_timeout_ms=max(40_000, rebalance + 5_000),  # a join waits for the slowest member's drain
+            fetch_max_bytes=16 * 2**20, fetch_max_wait_ms=200,
+        )  # fmt: skip
+
+    async def start(self, listener: Listener) -> None:
+        """Connect and join. Raises Away when no broker answers."""
+        try:
+            await self._client.start()
+        except CLIENT_ERRORS as e:
+            await self._client.stop()
+            raise Away(f"Kafka at {self._s.brokers}: {brief(e)}") from None
+        self._client.subscribe([self._s.input_topic], listener=_Adapter(self, listener))
+
+    async def poll(self, partitions: Sequence[int], each: int, timeout: float) -> list[Record]:
+        """At most `each` records of each partition, beginning with another one every time. Raises Away.
+
+        To be called all the time, with no partitions while paused: the call itself keeps the membership.
+        """
+        tps = [self._tp(n) for n in partitions]
+        if tps:
+            self._turn = (self._turn + 1) % len(tps)
+            tps = tps[self._turn :] + tps[: self._turn]
+        out: list[Record] = []
+        try:
+            for tp in tps:
+                for found in (await self._client.getmany(tp, max_records=each)).values():
+                    out += [_record(r) for r in found]
+            if not out:
+                waited = await self._client.getmany(*(tps or (_NOBODY,)), timeout_ms=int(1000 * timeout), max_records=each)
+                out += [_record(r) for found in waited.values() for r in found]
+        except CLIENT_ERRORS as e:
+            if not out:
+                raise Away(f"reading {self._s.input_topic}: {brief(e)}") from None
+        return out
+
+    def pause(self, partitions: Iterable[int]) -> None:
+        self._client.pause(*(tp for tp in map(self._tp, partitions) if tp in self._client.assignment()))
+
+    def resume(self, partitions: Iterable[int]) -> None:
+        self._client.resume(*(tp for tp in map(self._tp, partitions) if tp in self._client.assignment()))
+
+    def seek(self, partition: int, offset: int) -> None:
+        self._client.seek(self._tp(partition), offset)
+
+    def position(self, partition: int) -> int | None:
+        """The next offset to be handed out; None while unknown."""
+        state = self._state(partition)
+        return state.position if state is not None and state.has_valid_position else None
+
+    def stable_end(self, partition: int) -> int | None:
+        """The last stable offset as of the latest fetch."""
+        state = self._state(partition)
+        return state.lso if state is not None else None
+
+    async def committed(self, partition: int) -> int | None:
+        return await self._ask(self._client.committed(self._tp(partition)))
+
+    async def bounds(self, partition: int) -> tuple[int, int]:
+        """First offset and last stable offset, asked of the broker."""
+        tp = self._tp(partition)
+        first = await self._ask(self._client.beginning_offsets([tp]))
+        return first[tp], (await self._ask(self._client.end_offsets([tp])))[tp]
+
+    async def commit(self, offsets: Mapping[int, int], timeout: float = CALL_SECONDS) -> None:
+        """Raises Rebalanced, Away."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._client.commit({self._tp(n): offset for n, offset in offsets.items()})
+        except (CommitFailedError, IllegalStateError) as e:
+            raise Rebalanced(brief(e)) from None
+        except CLIENT_ERRORS as e:
+            raise Away(f"commit: {brief(e)}") from None
+
+    async def is_member(self) -> bool:
+        """Ask the coordinator now: a worker that was stopped for long does not know yet that it was expelled."""
+        coordinator = self._client._coordinator
+        if coordinator is None or self._expelled():
+            return False
+        try:
+            return bool(await asyncio.wait_for(coordinator._do_heartbeat(), CALL_SECONDS))
+        except CLIENT_ERRORS:
+            return False
+
+    @property
+    def broken(self) -> str | None:
+        """Why the client can go on no more, or None."""
+        task = self._client._coordinator and self._client._coordinator._coordination_task
+        if not task or not task.done():
+            return None
+        return "the group coordination ended" if task.cancelled() else brief(task.exception())
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        """Leave the group."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._client.stop()
+        except CLIENT_ERRORS as e:
+            log.warning("leaving the group: %s", brief(e))
+
+    def _expelled(self) -> bool:
+        c = self._client._coordinator
+        return c is None or c.generation < 0 or not c.member_id
+
+    def _tp(self, partition: int) -> TopicPartition:
+        return TopicPartition(self._s.input_topic, partition)
+
+    def _state(self, partition: int) -> Any:
+        subscription = self._client._subscription.subscription
+        assignment = subscription and subscription.assignment
+        return assignment.state_value(self._tp(partition)) if assignment else None
+
+    async def _ask(self, work: Any) -> Any:
+        try:
+            return await asyncio.wait_for(work, CALL_SECONDS)
+        except CLIENT_ERRORS as e:
+            raise Away(brief(e)) from None
+
+
+class _Adapter(ConsumerRebalanceListener):
+    def __init__(self, consumer: Consumer, listener: Listener) -> None:
+        self._consumer, self._listener = consumer, listener
+
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        await self._listener.revoked(self._consumer._expelled())
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        # no await before the pause: the fetcher is running already
+        partitions = sorted(tp.partition for tp in assigned)
+        self._consumer.pause(partitions)
+        self._listener.assigned(partitions)
+
+
+def _record(r: Any) -> Record:
+    return Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers)

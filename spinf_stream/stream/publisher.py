@@ -1,0 +1,166 @@
+"""Publishes a partition's settled records in offset order, one unit at a time; a unit that fails is tried again in place."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from spinf_stream.config import Settings
+from spinf_stream.metrics import Metrics
+from spinf_stream.records import Answer
+from spinf_stream.stream.batcher import Batcher
+from spinf_stream.stream.dead_letters import PREFIX, Limits
+from spinf_stream.stream.delivery import Aborted, Delivery
+from spinf_stream.stream.flow import Outgoing, Record, Settled
+from spinf_stream.stream.kafka import Away, PublishFailed, size
+from spinf_stream.stream.partitions import Partition
+from spinf_stream.stream.settle import Settle
+
+log = logging.getLogger(__name__)
+
+UNIT_RECORDS = 256
+BACKOFF = (0.1, 15.0)  # seconds, doubling from first to last
+
+
+class Done(NamedTuple):
+    """What may be remembered: the output of this record is committed."""
+
+    digest: str
+    record: Record
+    answer: Answer
+
+
+class LimitReached(Exception):
+    """Too many dead letters."""
+
+
+class Publisher:
+    """`run` is one partition's task, from its opening to the end of its epoch. It raises LimitReached and Aborted."""
+
+    def __init__(
+        self, settings: Settings, delivery: Delivery, settle: Settle, batcher: Batcher, metrics: Metrics,
+        refresh: Callable[[], Awaitable[None]], remember: Callable[[list[Done]], None],
+    ) -> None:  # fmt: skip
+        self._tick = settings.commit_interval_ms / 1000
+        self._delivery = delivery
+        self._settle = settle
+        self._batcher = batcher
+        self._metrics = metrics
+        self._refresh = refresh  # the facts of the topics
+        self._remember = remember
+        self._limits = Limits(settings.dlq_max_run, settings.dlq_max_ratio)
+
+    async def run(self, p: Partition) -> None:
+        assert p.offsets is not None
+        ticked = 0.0  # at once: a start position that is not yet committed hides the group from its watchers
+        while p.alive:
+            p.changed.clear()
+            unit = p.offsets.take(UNIT_RECORDS)
+            if unit:
+                p.publishing = True
+                try:
+                    await self._publish(p, unit)
+                finally:
+                    p.publishing = False
+                continue
+            if time.monotonic() - ticked >= self._tick and p.admitting:
+                await self._patiently(p, [], tick=True)
+                ticked = time.monotonic()
+            try:
+                await asyncio.wait_for(p.changed.wait(), self._tick)
+            except TimeoutError:
+                pass
+
+    async def _publish(self, p: Partition, unit: list[Settled]) -> None:
+        began = time.monotonic()
+        for i, s in enumerate(unit):
+            self._limits.count(s.outcome == "dead")
+            if self._limits.tripped:
+                unit = unit[: i + 1]
+                break
+        unit = await self._patiently(p, unit)
+        if not p.alive:
+            return
+        p.published(unit)
+        self._metrics.stage.labels("publish").observe(time.monotonic() - began)
+        self._metrics.progress.labels("publish").set_to_current_time()
+        done: list[Done] = []
+        for s in unit:
+            self._count(s)
+            if s.item is not None:
+                if s.mark is not None and s.item.work is not None:
+                    done.append(Done(s.item.work.prepared.digest, s.record, s.mark))
+                self._batcher.leave(s.item)
+        self._remember(done)
+        if self._limits.tripped:
+            raise LimitReached(self._limits.tripped)
+
+    async def _patiently(self, p: Partition, unit: list[Settled], tick: bool = False) -> list[Settled]:
+        """Until it is out or the epoch is over; the unit as it went out, which its failures may have changed."""
+        assert p.offsets is not None
+        wait, blocked = BACKOFF[0], False
+        try:
+            while p.alive:
+                try:
+                    if tick:
+                        await self._delivery.tick(p)
+                    else:
+                        out = [s.out for s in unit if s.out is not None]
+                        await self._delivery.publish(p, out, p.offsets.after(len(unit)))
+                    return unit
+                except Aborted:
+                    raise
+                except Away as e:
+                    self._metrics.publish_failures.labels("away").inc()
+                    log.error("%s cannot publish, nothing is committed past it: %s", p.place, e)
+                except PublishFailed as e:
+                    self._metrics.publish_failures.labels(e.kind).inc()
+                    log.error("%s publishing failed (%s), tried again: %s", p.place, e.kind, e)
+                    if e.kind == "too_large":
+                        await self._refresh()
+                        unit = [self._refit(s) for s in unit]
+                    elif e.kind == "timestamp":
+                        unit = [s._replace(out=s.out and s.out._replace(timestamp=None)) for s in unit]
+                if not blocked:
+                    blocked = True
+                    self._metrics.blocked.inc()
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, BACKOFF[1])
+        finally:
+            if blocked:
+                self._metrics.blocked.dec()
+        return unit
+
+    def _refit(self, s: Settled) -> Settled:
+        """The topic takes less than it did: what does not fit any more is dead, or a shorter dead letter."""
+        if s.out is None or size(s.out.key, s.out.value, s.out.headers) <= self._settle.topics[s.out.topic].max_bytes:
+            return s
+        if s.outcome != "dead":
+            return self._settle.dead(s.record, "publish_too_large", f"the scores do not fit into {s.out.topic}", item=s.item)
+        said = dict(s.out.headers)
+        message = (said[PREFIX + "message"] or b"").decode("utf-8", "replace")
+        return self._settle.dead(
+            s.record, s.reason or "too_large", message, attempts=int(said[PREFIX + "attempts"] or 0), item=s.item
+        )
+
+    def _count(self, s: Settled) -> None:
+        m, r = self._metrics, s.record
+        m.records.labels(s.outcome).inc()
+        if s.out is not None:
+            m.published_bytes.observe(_bytes(s.out))
+        if s.reason is not None:
+            m.dead_letters.labels(s.reason).inc()
+            log.warning("dead letter: %s %s", r.place, s.reason, extra={"place": r.place, "reason": s.reason})
+        if r.timestamp >= 0:
+            age = time.time() - r.timestamp / 1000
+            if age >= 0:
+                m.end_to_end.observe(age)
+            else:
+                m.from_future.inc()
+
+
+def _bytes(o: Outgoing) -> int:
+    return len(o.value or b"") + len(o.key or b"") + sum(len(k) + len(v or b"") for k, v in o.headers)

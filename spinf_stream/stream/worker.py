@@ -1,0 +1,137 @@
+"""The worker as a process: start-up, signals, health, the end.
+
+Exit codes: 0 drained, 1 a fault of ours, 3 a dependency is away or missing, 4 a limit stopped it, 70 the engine is
+gone, 75 the drain deadline passed, 130 a second signal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Iterator
+
+from spinf_stream.config import Settings
+from spinf_stream.engine.scorer import Scorer
+from spinf_stream.health import Server
+from spinf_stream.metrics import Metrics
+from spinf_stream.stream import kafka, startup, watch
+from spinf_stream.stream.check import check
+from spinf_stream.stream.passes import Runner
+from spinf_stream.stream.pipeline import Pipeline, Stopped
+
+__all__ = ["check", "serve"]
+
+log = logging.getLogger(__name__)
+
+
+async def serve(
+    settings: Settings, scorer: Scorer, runner: Runner, *, burst: bool = False, stop: asyncio.Event | None = None,
+    metrics: Metrics | None = None, start_seconds: float = startup.START_SECONDS,
+) -> int:  # fmt: skip
+    """Run until SIGTERM, SIGINT or `stop`, or, with `burst`, until the end offsets of the start; the exit code.
+
+    With `stop` given no signal is touched. The runner is not closed.
+    """
+    metrics = metrics or Metrics(scorer.engine.budget)
+    metrics.info(scorer.fingerprint, scorer.questions_digest[:16], type(scorer.engine).__name__, settings.device)
+    pipeline: Pipeline | None = None
+    server = Server(settings.host, settings.port, metrics, lambda: watch.healthy(pipeline), lambda: watch.ready(pipeline))
+    try:
+        await server.start()
+    except OSError as e:
+        log.error("port %d at %s: %s", settings.port, settings.host, e.strerror or e)
+        return 3
+    log.info("metrics and health at http://%s:%d", settings.host, server.port)
+    with _signals(stop) as (stopped, aborted):
+        try:
+            starting = asyncio.ensure_future(_start(settings, scorer, runner, metrics, start_seconds))
+            await _first(starting, stopped.wait())
+            if not starting.done():
+                starting.cancel()
+                await asyncio.wait([starting])
+                return 0
+            pipeline = starting.result()
+            return await _run(pipeline, burst, stopped, aborted)
+        except (kafka.Away, startup.Missing) as e:
+            log.error("%s", e)
+            return 3
+        finally:
+            if pipeline is not None:
+                await pipeline.close()
+            await server.stop()
+
+
+async def _start(s: Settings, scorer: Scorer, runner: Runner, metrics: Metrics, seconds: float) -> Pipeline:
+    """Raises kafka.Away, startup.Missing."""
+    end = time.monotonic() + seconds
+    facts = await startup.prepare(s, seconds)
+    while True:
+        pipeline = Pipeline(s, scorer, runner, metrics, facts)
+        try:
+            await pipeline.start()
+            return pipeline
+        except BaseException as e:
+            await pipeline.close()
+            if not isinstance(e, kafka.Away) or time.monotonic() > end:
+                raise
+            log.warning("%s; tried again", e)
+            await asyncio.sleep(1.0)
+
+
+async def _run(w: Pipeline, burst: bool, stopped: asyncio.Event, aborted: asyncio.Event) -> int:
+    failure: Stopped | None = None
+    ended = None
+    if burst:
+        ended = asyncio.ensure_future(watch.until_burst_ends(w, await watch.burst_ends(w)))
+    for watcher in (watch.gauges(w), watch.stalls(w), watch.progress(w)):
+        w.spawn(watcher)
+    await _first(stopped.wait(), w.failed, *([ended] if ended else []))
+    if w.failed.done():
+        failure = w.failed.result()
+        log.error("stopping: %s", failure)
+    finishing = asyncio.ensure_future(w.finish(failure))
+    await _first(finishing, aborted.wait())
+    if not finishing.done():
+        log.error("aborted: what was in flight is read again by whoever comes next")
+        finishing.cancel()
+        await asyncio.wait([finishing], timeout=1.0)
+        return 130
+    log.info("%s", watch.Progress(w).total())
+    return finishing.result()
+
+
+async def _first(*things: object) -> None:
+    """Until one of them is done; coroutines among them are cancelled, futures are left alone."""
+    futures = [t if asyncio.isfuture(t) else asyncio.ensure_future(t) for t in things]  # type: ignore[call-overload]
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    for future, thing in zip(futures, things, strict=True):
+        if future is not thing:
+            future.cancel()
+
+
+@contextlib.contextmanager
+def _signals(stop: asyncio.Event | None) -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
+    """(stop, abort): the first SIGTERM or SIGINT sets one, the second the other."""
+    if stop is not None:
+        yield stop, asyncio.Event()
+        return
+    stopped, aborted = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def signalled() -> None:
+        if stopped.is_set():
+            aborted.set()
+        else:
+            log.info("stopping: no more is read, what is in flight is finished")
+            stopped.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled)
+    try:
+        yield stopped, aborted
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

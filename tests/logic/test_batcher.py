@@ -1,0 +1,258 @@
+"""The batcher, and the batcher together with partitions and epochs, against a small model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from spinf_stream.engine.scorer import Prepared
+from spinf_stream.records import Article
+from spinf_stream.stream.batcher import Batcher, Window
+from spinf_stream.stream.flow import Item, Record, Settled, Work
+from spinf_stream.stream.partitions import Partition
+
+MAX_WAIT = 2.0
+
+
+def work(digest: str, cost: int, now: float = 0.0, alone: bool = False, attempts: int = 0) -> Work:
+    return Work(Prepared(digest, (), cost, cost, False, alone, ()), now, attempts, [item()])
+
+
+def item(partition: Partition | None = None, offset: int = 0) -> Item:
+    p = partition or Partition("t", 0, 1)
+    return Item(Record(p.topic, p.number, offset, -1, None, b"", ()), p, Article(text="x"), "id", "application/json", 0.0)
+
+
+def add(b: Batcher, w: Work) -> Work:
+    for i in w.items:
+        i.work = w
+    b.add(w)
+    return w
+
+
+def test_a_window_closes_when_a_budgets_worth_waits() -> None:
+    b = Batcher(100, MAX_WAIT)
+    add(b, work("a", 60))
+    assert b.take(0.0) is None
+    add(b, work("b", 60))
+    add(b, work("c", 30))
+    window = b.take(0.0)
+    assert window is not None and window.cause == "full"
+    assert [w.prepared.digest for w in window.works] == ["a", "c"], "what does not fit waits, what fits goes along"
+    assert window.tokens == 90 and b.tokens == 150 and b.waiting == 1
+
+
+def test_a_window_closes_max_wait_after_its_oldest_article() -> None:
+    b = Batcher(100, MAX_WAIT)
+    add(b, work("a", 10, now=1.0))
+    add(b, work("b", 10, now=2.5))
+    assert b.due() == 3.0 and b.take(2.9) is None
+    window = b.take(3.0)
+    assert window is not None and window.cause == "timeout" and len(window.works) == 2
+    assert b.due() is None
+
+
+def test_at_most_two_passes_and_the_window_stays_open_meanwhile() -> None:
+    b = Batcher(10, MAX_WAIT)
+    for i in range(5):
+        add(b, work(str(i), 10))
+    first, second = b.take(0.0), b.take(0.0)
+    assert first and second and b.take(99.0) is None and b.due() is None
+    b.done(first)
+    assert b.take(99.0) is not None
+    assert b.tokens == 40
+
+
+def test_alone_means_alone() -> None:
+    b = Batcher(100, MAX_WAIT, passes=9)
+    add(b, work("a", 10))
+    add(b, work("long", 500, alone=True))
+    add(b, work("suspect", 10, attempts=3))
+    add(b, work("b", 10))
+    taken = [b.take(0.0) for _ in range(4)]
+    assert [[w.prepared.digest for w in t.works] if t else None for t in taken] == [["a", "b"], ["long"], ["suspect"], None]
+
+
+def test_flush_and_pressure_close_at_once() -> None:
+    b = Batcher(100, MAX_WAIT, passes=9)
+    for cause in ("revoke", "shutdown"):
+        add(b, work(cause, 10))
+        b.flushing = cause  # type: ignore[assignment]
+        window = b.take(0.0)
+        assert window is not None and window.cause == cause
+    b.flushing = None
+    add(b, work("c", 10))
+    b.pressed = True
+    window = b.take(0.0)
+    assert window is not None and window.cause == "bytes"
+
+
+def test_equal_texts_share_one_work_until_the_last_is_out() -> None:
+    b = Batcher(100, MAX_WAIT)
+    w = add(b, work("a", 60))
+    second = item()
+    second.work = w
+    w.items.append(second)
+    assert b.find("a") is w
+    b.leave(w.items[0])
+    assert b.find("a") is w and b.tokens == 60
+    b.leave(second)
+    assert b.find("a") is None and b.tokens == 0 and b.waiting == 0 and b.take(99.0) is None
+
+
+def test_dropping_an_epoch_saves_its_passes_and_spares_the_others() -> None:
+    b = Batcher(100, MAX_WAIT)
+    old, new = Partition("t", 0, 1), Partition("t", 1, 2)
+    shared, own = work("shared", 30), work("own", 30)
+    shared.items, own.items = [item(old), item(new)], [item(old)]
+    add(b, shared)
+    add(b, own)
+    old.close()
+    assert b.drop(lambda i: i.partition.alive) == 2
+    assert b.find("own") is None and b.find("shared") is shared
+    assert [i.partition for i in shared.items] == [new] and b.tokens == 30
+
+
+class Flow(RuleBasedStateMachine):
+    """Partitions come and go while records are read, scored and published; the clock and the engine are the test's."""
+
+    BUDGET = 100
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.b = Batcher(self.BUDGET, MAX_WAIT)
+        self.epoch = 0
+        self.partitions: dict[int, Partition] = {}
+        self.next: dict[int, int] = {0: 0, 1: 0}  # what a reader of the partition gets next
+        self.committed: dict[int, int] = {0: 0, 1: 0}
+        self.published: dict[int, list[int]] = {0: [], 1: []}
+        self.windows: list[Window] = []
+        self.free_since: dict[int, float] = {}
+
+    @rule(n=st.sampled_from([0, 1]))
+    def assign(self, n: int) -> None:
+        if n not in self.partitions:
+            self.epoch += 1
+            p = Partition("t", n, self.epoch)
+            p.open(self.committed[n], self.committed[n])
+            self.partitions[n] = p
+            self.next[n] = self.committed[n]
+
+    @rule(n=st.sampled_from([0, 1]), cost=st.integers(1, 120), text=st.integers(0, 30), gap=st.integers(0, 2), alone=st.booleans())
+    def read(self, n: int, cost: int, text: int, gap: int, alone: bool) -> None:
+        p = self.partitions.get(n)
+        if p is None:
+            return
+        offset = self.next[n] + gap
+        self.next[n] = offset + 1
+        p.see(Record("t", n, offset, -1, None, b"", ()))
+        p.flying += 1
+        i = item(p, offset)
+        found = self.b.find(str(text))
+        if found is None:
+            found = Work(Prepared(str(text), (), cost, cost, False, alone and text == 0, ()), self.now, 0, [])
+            found.items.append(i)
+            i.work = found
+            self.b.add(found)
+        else:
+            found.items.append(i)
+            i.work = found
+            if found.verdict is not None:
+                self.settle(i)
+
+    @rule(seconds=st.floats(0.0, 3.0))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.pump()
+
+    @rule()
+    def pump(self) -> None:
+        before = self.b.running
+        while (window := self.b.take(self.now)) is not None:
+            self.windows.append(window)
+        assert self.b.running - before <= 2
+
+    @precondition(lambda self: self.windows)
+    @rule(data=st.data())
+    def pass_done(self, data: st.DataObject) -> None:
+        window = self.windows.pop(data.draw(st.integers(0, len(self.windows) - 1)))
+        for w in window.works:
+            w.verdict = object()  # type: ignore[assignment]
+            for i in list(w.items):
+                self.settle(i)
+        self.b.done(window)
+
+    def settle(self, i: Item) -> None:
+        i.partition.flying -= 1
+        if not i.partition.settle(Settled(i.record, "scored", None, None, i)):
+            self.b.leave(i)
+
+    @rule(n=st.sampled_from([0, 1]), limit=st.integers(1, 5))
+    def publish(self, n: int, limit: int) -> None:
+        p = self.partitions.get(n)
+        if p is None or p.offsets is None:
+            return
+        unit = p.offsets.take(limit)
+        assert all(s.item and s.item.partition is p for s in unit), "nothing of an old epoch is published"
+        for s in unit:
+            self.published[n].append(s.record.offset)
+            assert s.item is not None
+            self.b.leave(s.item)
+        p.published(unit)
+
+    @rule(n=st.sampled_from([0, 1]))
+    def commit(self, n: int) -> None:
+        p = self.partitions.get(n)
+        if p is not None and p.offsets is not None:
+            point = p.offsets.point(self.next[n])
+            assert point >= self.committed[n], "an offset never goes backwards"
+            self.committed[n] = point
+
+    @rule(n=st.sampled_from([0, 1]), drained=st.booleans())
+    def end(self, n: int, drained: bool) -> None:
+        """Revoked after a commit, or lost without one: then what was published past it is published again."""
+        p = self.partitions.get(n)
+        if p is None or p.offsets is None:
+            return
+        if drained:
+            self.committed[n] = p.offsets.point()
+        p.close()
+        del self.partitions[n]
+        self.b.drop(lambda i: i.partition.alive)
+
+    @invariant()
+    def everything_below_the_commit_is_published(self) -> None:
+        for n, p in self.partitions.items():
+            assert p.offsets is not None
+            unfinished = p.offsets.oldest
+            assert unfinished is None or self.committed[n] <= unfinished.offset
+
+    @invariant()
+    def tokens_are_counted_and_bounded(self) -> None:
+        waiting = sum(w.prepared.cost for w in self.b._waiting)
+        assert self.b._waiting_tokens == waiting
+        assert self.b.tokens == waiting + sum(w.tokens for w in self.windows)
+        assert self.b.running == len(self.windows) <= 2
+        assert all(w.tokens <= self.BUDGET or len(w.works) == 1 for w in self.windows)
+        assert all(len(w.works) == 1 for w in self.windows if any(x.alone for x in w.works))
+
+    @invariant()
+    def a_window_closes_in_time(self) -> None:
+        due = self.b.due()
+        if due is not None and self.now >= due:
+            probe: Any = self.b._cause(self.now)
+            assert probe is not None
+
+    @invariant()
+    def nothing_waits_that_nobody_wants(self) -> None:
+        assert all(w.items for w in self.b._waiting)
+        assert all(i.partition.alive for w in self.b._flying.values() for i in w.items)
+
+
+TestFlow = Flow.TestCase
+TestFlow.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+
