@@ -129,8 +129,9 @@ def _weights(config: dict[str, Any], seed: int) -> dict[str, torch.Tensor]:
         if not shared:
             out[at + "self_attn.v_proj.weight"] = linear(kv * dim, hidden)
         out[at + "self_attn.o_proj.weight"] = linear(hidden, config["num_attention_heads"] * dim)
-        out[at + "self_attn.q_norm.weight"] = norm(dim)
-        out[at + "self_attn.k_norm.weight"] = norm(dim)
+        soft = dim**-0.25 if gemma4 else 1.0  # no 1/sqrt(d) in Gemma 4: its norms keep the scores moderate
+        out[at + "self_attn.q_norm.weight"] = norm(dim) * soft
+        out[at + "self_attn.k_norm.weight"] = norm(dim) * soft
         out[at + "mlp.gate_proj.weight"] = linear(inner, hidden)
         out[at + "mlp.up_proj.weight"] = linear(inner, hidden)
         out[at + "mlp.down_proj.weight"] = linear(hidden, inner)

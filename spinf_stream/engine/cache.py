@@ -119,6 +119,11 @@ def verify(entry: Cached, progress: Progress | None = None) -> list[str]:
     return wrong
 
 
+def discard(entry: Cached) -> None:
+    """Make a damaged folder unusable, so that it is converted again at its next use."""
+    (entry.folder / "meta.json").unlink(missing_ok=True)
+
+
 def _convert(source: sources.Source, folder: Path, progress: Progress) -> dict[str, Any]:
     """Make the folder, under its lock: whatever else of its name lies about was left by a process that was killed."""
     for left in folder.parent.glob(f".{folder.name}.*"):
@@ -126,6 +131,7 @@ def _convert(source: sources.Source, folder: Path, progress: Progress) -> dict[s
     work = folder.parent / f".{folder.name}.{os.getpid()}"
     work.mkdir()
     try:
+        progress("reading the checkpoint", 0, 1)
         with tempfile.TemporaryDirectory(prefix="scratch-", dir=work) as scratch:
             meta = convert(source.open(Path(scratch)), source.name, source.origin, work, progress)
         if folder.exists():  # broken; a process that has mapped it keeps what it has

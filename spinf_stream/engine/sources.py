@@ -97,4 +97,4 @@ def _download(repo: str, revision: str) -> Path:
         )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as e:
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
-        raise ModelAway(f"model {repo}@{revision[:12]}: {reason}") from None
+        raise ModelAway(f"the Hub does not give it: {reason}") from None
