@@ -34,6 +34,7 @@ QUEUE_RECORDS = 256  # read and not yet decoded
 POLL_SECONDS = 0.05
 LOW_WATER = 0.75  # reading goes on below this share of what paused it
 MARKS_WAITING = 4096
+MARKS_SECONDS = 2.0  # given to the last of them at the end
 
 
 class Stopped(Exception):
@@ -240,11 +241,14 @@ class Pipeline:
             first = await self._marks.get()
             more = [self._marks.get_nowait() for _ in range(self._marks.qsize())]
             await self.dedup.remember([first, *more])
+            for _ in range(1 + len(more)):
+                self._marks.task_done()
 
     async def _flush_marks(self) -> None:
-        end = time.monotonic() + 1.0
-        while not self._marks.empty() and time.monotonic() < end:
-            await asyncio.sleep(0.01)
+        try:
+            await asyncio.wait_for(self._marks.join(), MARKS_SECONDS)
+        except TimeoutError:
+            pass  # their texts cost a pass more, next time
 
     async def _refresh(self) -> None:
         await refresh(self.s, self.facts)

@@ -1,0 +1,157 @@
+"""Runs the real worker on a real broker, with the fake engine: `async with Stage(...) as w`, several at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from urllib.request import urlopen
+
+import kafka_io
+import msgspec
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.structs import ConsumerRecord
+from fakes import FakeRunner, FakeScorer, Fault, plain
+from kafka_io import Rec
+
+from spinf_stream.config import Settings
+from spinf_stream.metrics import PREFIX, Metrics
+from spinf_stream.records import Scores
+from spinf_stream.stream.worker import serve
+
+SECRET = "a test's secret"
+
+
+class Topics:
+    """Input, scores and dead letters of a test, with a group of their own."""
+
+    def __init__(self, kafka: str, topics: Any, partitions: int = 1, **settings: Any) -> None:
+        self.kafka = kafka
+        self.source = topics(partitions, name="articles")
+        self.scores = topics(partitions, name="scores")
+        self.dlq = topics(1, name="dlq")
+        self.group = f"g-{self.source}"
+        self.fixed = settings
+
+    def settings(self, **more: Any) -> Settings:
+        values: dict[str, Any] = {
+            "brokers": self.kafka, "input_topic": self.source, "output_topic": self.scores, "dlq_topic": self.dlq,
+            "group": self.group, "port": 0, "max_wait_ms": 30, "commit_interval_ms": 100, "session_timeout_ms": 6000,
+            "drain_seconds": 10.0, **self.fixed, **more,
+        }  # fmt: skip
+        if values.get("redis_url"):
+            values.setdefault("dedup_secret", SECRET)
+        return Settings(**values)
+
+    async def fill(self, records: Iterable[Rec], **producer: Any) -> list[tuple[int, int]]:
+        return await kafka_io.produce(self.kafka, self.source, records, **producer)
+
+    async def out(self, count: int = 0, **more: Any) -> list[ConsumerRecord]:
+        """The scores topic, once `count` records are there."""
+        return await (kafka_io.wait_for(self.kafka, self.scores, count, **more) if count else kafka_io.read_all(self.kafka, self.scores))
+
+    async def dead(self, count: int = 0, **more: Any) -> list[ConsumerRecord]:
+        return await (kafka_io.wait_for(self.kafka, self.dlq, count, **more) if count else kafka_io.read_all(self.kafka, self.dlq))
+
+    async def committed(self) -> dict[int, int | None]:
+        return await kafka_io.committed(self.kafka, self.group, self.source)
+
+    async def rewind(self, offsets: dict[int, int]) -> None:
+        """As `kafka-consumer-groups --reset-offsets` does, while no member is there."""
+        c = AIOKafkaConsumer(bootstrap_servers=self.kafka, group_id=self.group, enable_auto_commit=False)
+        await c.start()
+        try:
+            parts = {TopicPartition(self.source, n): offset for n, offset in offsets.items()}
+            c.assign(list(parts))
+            await c.commit(parts)
+        finally:
+            await c.stop()
+
+
+class Stage:
+    """One worker in this process, in its own group membership; `code` is its exit code once it has left."""
+
+    def __init__(
+        self, settings: Settings, *, seconds: float = 0.0, fault: Fault = plain, scorer: FakeScorer | None = None,
+        burst: bool = False, block: bool = False, ready: bool = True,
+    ) -> None:  # fmt: skip
+        self.settings = settings
+        self.scorer = scorer or FakeScorer()
+        self.runner = FakeRunner(self.scorer, seconds, fault, block)
+        self.metrics = Metrics(self.scorer.engine.budget)
+        self.stop = asyncio.Event()
+        self.burst = burst
+        self.code: int | None = None
+        self._ready = ready
+        self._task: asyncio.Task[int] | None = None
+
+    async def __aenter__(self) -> Stage:
+        self._task = asyncio.create_task(
+            serve(self.settings, self.scorer, self.runner, burst=self.burst, stop=self.stop, metrics=self.metrics, start_seconds=10)
+        )
+        if self._ready and not self.burst:
+            await self.until(lambda: self.value("assigned_partitions") > 0, 20)
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        await self.leave()
+
+    async def leave(self) -> int:
+        """As on SIGTERM."""
+        self.stop.set()
+        return await self.ended()
+
+    async def ended(self, seconds: float = 40.0) -> int:
+        assert self._task is not None
+        self.code = await asyncio.wait_for(asyncio.shield(self._task), seconds)
+        return self.code
+
+    async def until(self, true: Callable[[], bool], seconds: float = 20.0) -> None:
+        assert self._task is not None
+        end = time.monotonic() + seconds
+        while not true():
+            assert not self._task.done(), f"the worker ended with {self._task.result()}"
+            assert time.monotonic() < end, f"not within {seconds:g} s"
+            await asyncio.sleep(0.02)
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels."""
+        return sum(
+            s.value
+            for m in self.metrics.registry.collect()
+            for s in m.samples
+            if s.name == PREFIX + name and labels.items() <= s.labels.items()
+        )
+
+
+async def burst(settings: Settings, **more: Any) -> Stage:
+    """A worker that runs to the end of what is there; it must leave with 0."""
+    async with Stage(settings, burst=True, **more) as w:
+        code = await w.ended(60)
+        assert code == 0, code
+    return w
+
+
+def articles(ids: Sequence[str], words: int = 5, partitions: int | None = None) -> list[Rec]:
+    """One distinct text an id, keyed by the id; over `partitions` in turn when given."""
+    return [
+        Rec(json.dumps({"id": i, "text": f"{i} " + "word " * words}).encode(), i.encode(), (), None if partitions is None else n % partitions)
+        for n, i in enumerate(ids)
+    ]
+
+
+def scores(r: ConsumerRecord) -> Scores:
+    headers = dict(r.headers)
+    decode = msgspec.msgpack.decode if headers.get("content-type") == b"application/msgpack" else msgspec.json.decode
+    return decode(r.value, type=Scores)
+
+
+def ids(records: Iterable[ConsumerRecord]) -> list[str]:
+    return [scores(r).id for r in records]
+
+
+def page(port: int, path: str) -> tuple[int, str]:
+    with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        return answer.status, answer.read().decode()
