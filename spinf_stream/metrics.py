@@ -92,6 +92,7 @@ class Metrics:
         # dedup
         self.dedup = c("dedup_requests_total", "look-ups; skipped = not asked, after an error", result=("hit", "miss", "mismatch", "error", "skipped"))
         self.dedup_seconds = h("dedup_seconds", "time of one request to Redis", QUICK)
+        self.redis_errors = c("redis_errors_total", "requests to Redis that failed", kind=("read", "write"))
         self.marks = c("done_marks_total", "done marks", result=("written", "error", "skipped"))
         self.shared = c("texts_in_flight_shared_total", "records that joined the pass of an equal text")
         self.redis_up = g("redis_up", "1 when the last request to Redis was answered")

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 Reason = Literal["revoked", "lost", "aborted", "shutdown"]
 COMMIT_FLOOR = 5.0  # seconds of a drain kept for publishing and committing
+SILENCE_SECONDS = 2.0  # for acknowledgements that are due, when a worker ends in trouble
 BACKOFF = (0.2, 30.0)  # seconds between tries to open a partition again, doubling from first to last
 MAX_TRANSACTIONAL = 64  # partitions: each has a producer of its own
 
@@ -114,12 +115,15 @@ class Assignment:
         return drained
 
     async def silence(self) -> None:
-        """No partition publishes from now on."""
+        """Nothing is published from now on but what is already on its way: its acknowledgement saves a repetition."""
+        for p in self.partitions.values():
+            p.admitting, p.silent = False, True
+            p.changed.set()
         tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=1.0)
+            _, late = await asyncio.wait(tasks, timeout=SILENCE_SECONDS)
+            for task in late:
+                task.cancel()
 
     async def close_all(self, reason: Reason) -> None:
         numbers = {*self.partitions, *self._tasks}

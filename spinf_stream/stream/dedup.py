@@ -170,6 +170,7 @@ class Dedup:
         except (RedisError, OSError) as e:
             breaker.failed()
             self._metrics.redis_up.set(0)
+            self._metrics.redis_errors.labels("read" if breaker is self._reads else "write").inc()
             log.warning("redis: %s; scoring goes on without it", type(e).__name__)
             return None
         finally:

@@ -20,6 +20,7 @@ class Partition:
         self.offsets: Offsets[Settled] | None = None  # set when it is open
         self.alive = True
         self.admitting = True  # records read go on to the batcher; false from the start of a drain
+        self.silent = False  # no unit is begun any more; the one under way may end
         self.flying = 0  # items admitted and not yet settled
         self.bytes = 0  # of the records seen and not yet published
         self.publishing = False

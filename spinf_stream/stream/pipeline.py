@@ -110,8 +110,6 @@ class Pipeline:
     async def abandon(self) -> None:
         """Publish nothing more; what is acknowledged is committed, so that it is not done twice."""
         open_ = list(self.assignment.partitions.values())
-        for p in open_:
-            p.admitting = False
         await self.assignment.silence()
         await self.delivery.commit(open_, draining=True, timeout=3.0)
         await self.assignment.close_all("shutdown")

@@ -56,7 +56,7 @@ class Publisher:
     async def run(self, p: Partition) -> None:
         assert p.offsets is not None
         ticked = 0.0  # at once: a start position that is not yet committed hides the group from its watchers
-        while p.alive:
+        while p.alive and not p.silent:
             p.changed.clear()
             unit = p.offsets.take(UNIT_RECORDS)
             if unit:
@@ -81,9 +81,10 @@ class Publisher:
             if self._limits.tripped:
                 unit = unit[: i + 1]
                 break
-        unit = await self._patiently(p, unit)
-        if not p.alive:
+        sent = await self._patiently(p, unit)
+        if sent is None:
             return
+        unit = sent
         p.published(unit)
         self._metrics.stage.labels("publish").observe(time.monotonic() - began)
         self._metrics.progress.labels("publish").set_to_current_time()
@@ -98,8 +99,8 @@ class Publisher:
         if self._limits.tripped:
             raise LimitReached(self._limits.tripped)
 
-    async def _patiently(self, p: Partition, unit: list[Settled], tick: bool = False) -> list[Settled]:
-        """Until it is out or the epoch is over; the unit as it went out, which its failures may have changed."""
+    async def _patiently(self, p: Partition, unit: list[Settled], tick: bool = False) -> list[Settled] | None:
+        """The unit as it went out, which its failures may have changed; None when the epoch ended before it was out."""
         assert p.offsets is not None
         wait, blocked = BACKOFF[0], False
         try:
@@ -110,7 +111,7 @@ class Publisher:
                     else:
                         out = [s.out for s in unit if s.out is not None]
                         await self._delivery.publish(p, out, p.offsets.after(len(unit)))
-                    return unit
+                    return unit if p.alive else None
                 except Aborted:
                     raise
                 except Away as e:
@@ -124,6 +125,8 @@ class Publisher:
                         unit = [self._refit(s) for s in unit]
                     elif e.kind == "timestamp":
                         unit = [s._replace(out=s.out and s.out._replace(timestamp=None)) for s in unit]
+                if p.silent:
+                    return None
                 if not blocked:
                     blocked = True
                     self._metrics.blocked.inc()
@@ -132,7 +135,7 @@ class Publisher:
         finally:
             if blocked:
                 self._metrics.blocked.dec()
-        return unit
+        return None
 
     def _refit(self, s: Settled) -> Settled:
         """The topic takes less than it did: what does not fit any more is dead, or a shorter dead letter."""

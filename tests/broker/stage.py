@@ -12,6 +12,8 @@ from urllib.request import urlopen
 import kafka_io
 import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.structs import ConsumerRecord
 from fakes import FakeRunner, FakeScorer, Fault, plain
 from kafka_io import Rec
@@ -150,6 +152,15 @@ def scores(r: ConsumerRecord) -> Scores:
 
 def ids(records: Iterable[ConsumerRecord]) -> list[str]:
     return [scores(r).id for r in records]
+
+
+async def alter(kafka: str, topic: str, settings: dict[str, str]) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
+    await admin.start()
+    try:
+        await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, settings)])
+    finally:
+        await admin.close()
 
 
 def page(port: int, path: str) -> tuple[int, str]:

@@ -10,6 +10,7 @@ from aiokafka.helpers import create_ssl_context
 from spinf_stream.config import Settings
 
 CALL_SECONDS = 15.0  # for one look-up at the broker, retries of the client included
+READY_SECONDS = 5.0  # for the metadata of a topic that is about to be written
 CLIENT_ERRORS = (KafkaError, OSError, TimeoutError)
 
 

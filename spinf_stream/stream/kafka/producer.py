@@ -24,7 +24,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from spinf_stream.config import Settings
 from spinf_stream.stream.flow import Headers, Outgoing
-from spinf_stream.stream.kafka.common import CALL_SECONDS, CLIENT_ERRORS, Away, PublishFailed, brief, connection
+from spinf_stream.stream.kafka.common import CLIENT_ERRORS, READY_SECONDS, Away, PublishFailed, brief, connection
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Producer:
         """The topics can be written as far as the metadata says. Raises Away; nothing was sent, the producer lives."""
         for topic in topics:
             try:
-                await asyncio.wait_for(self._client.partitions_for(topic), CALL_SECONDS)
+                await asyncio.wait_for(self._client.partitions_for(topic), READY_SECONDS)
             except CLIENT_ERRORS as e:
                 raise Away(f"topic {topic}: {brief(e)}") from None
 
