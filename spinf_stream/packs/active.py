@@ -15,7 +15,6 @@ from spinf_stream.packs.file import Pack, Scalar
 from spinf_stream.packs.problems import PackError, Problem
 from spinf_stream.packs.sources import Catalog
 from spinf_stream.questions.compile import Source
-from spinf_stream.questions.questionset import QuestionSet
 
 
 class Active(NamedTuple):
@@ -33,13 +32,6 @@ class Active(NamedTuple):
     def source(self) -> Source:
         """What the question compiler asks for."""
         return Source(self.pack.doc["scoring"], "$.scoring", self.pack.id, self.context, case_insensitive=False)
-
-    def options_in(self, questions: QuestionSet) -> slice:
-        """Where this pack's options lie in a compiled set that it is part of; the order is the pack's own."""
-        mine = [i for i, q in enumerate(questions.queries) if (q.pack, q.context) == (self.pack.id, self.context)]
-        if not mine:
-            return slice(0, 0)
-        return slice(int(questions.starts.option[mine[0]]), int(questions.starts.option[mine[-1] + 1]))
 
 
 class Reload(NamedTuple):

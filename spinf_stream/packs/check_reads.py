@@ -12,7 +12,7 @@ from spinf_stream.questions.rules import Question
 KINDS = ("pair", "option", "any", "set")
 SMALLEST_SD = 1e-9  # below it a z-score is noise of the last digit
 _READ = ("id", "query", "F", "kind", "sign", "option", "mu", "unsafe", "category", "view", "mean", "sd")
-_CATEGORY = ("label", "description", "platt", "threshold", "aggregate", "normal_quantiles", "requires", "decides")
+_CATEGORY = ("label", "description", "platt", "threshold", "aggregate", "normal_quantiles", "requires", "decides", "fitted")
 
 
 class Reads:

@@ -44,9 +44,18 @@ class Evaluator:
         if pack.calibrated and models is not None and pack.model.casefold() not in {m.casefold() for m in models}:
             self.judges = False
             self.warning = f"calibrated for the model {pack.model}, which is not the one that answered: categories and decision are null"
+        fitted_in = self._fitted_in()
+        if self.judges and fitted_in not in (None, self.context):
+            self.warning = f"calibrated in the context {fitted_in}, asked in {self.context}: its scores may be off"
         self.plan = compile_reads(pack)
         self._prompts = Groups.from_sizes([len(p.options) for p in pack.prompts])
         self._platt = [c.platt or (1.0, 0.0) for c in pack.categories.values()]
+
+    def _fitted_in(self) -> str | None:
+        """The context our `calibrate` fitted the constants in; the peer's packs do not say."""
+        noted = self.pack.doc.get("calibration")
+        context = noted.get("context") if isinstance(noted, dict) else None
+        return context if isinstance(context, str) else None
 
     def evaluate(self, p: F64, logprob: F64) -> dict[str, Any]:
         """One article: arrays [options] in pack order, as questions/readout.Read has them."""

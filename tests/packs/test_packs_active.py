@@ -72,22 +72,19 @@ def test_all_faults_of_the_settings_at_once(tmp_path: Path) -> None:
     assert len(e.value.problems) == 5
 
 
-def test_a_packs_options_are_found_in_a_shared_set(tmp_path: Path) -> None:
+def test_a_compiled_pack_has_the_packs_own_order_and_case_rule(tmp_path: Path) -> None:
     write(tmp_path, "my/a")
-    write(tmp_path, "my/b")
-    a, b = activate_all([PackEntry("my/a"), PackEntry("my/b")], catalog(tmp_path), None)
-    for order in ([a, b], [b, a], [a]):
-        questions = build([x.source() for x in order], Letters())
-        total = 0
-        for x in order:
-            at = x.options_in(questions)
-            assert at == slice(total, total + x.pack.options)
-            total = at.stop
-            names = [(q.pack, q.id) for q in questions.queries if q.pack == x.pack.id]
-            assert names == [(x.pack.id, q.query.id) for q in x.pack.questions]
-            assert not any(q.case_insensitive for q in questions.queries)
-    alone = build([a.source()], Letters())
-    assert b.options_in(alone) == slice(0, 0)
+    (a,) = activate_all([PackEntry("my/a")], catalog(tmp_path), None)
+    questions = build([a.source()], Letters())
+    assert questions.plan.options == a.pack.options
+    at = 0
+    for q in questions.queries:
+        for values in q.values:
+            prompt = a.pack.prompts[at]
+            assert (q.pack, q.context, q.id, values, q.options) == ("my/a", "plain", prompt.query, prompt.values, prompt.options)
+            at += 1
+        assert not q.case_insensitive
+    assert at == len(a.pack.prompts)
     assert a.evaluator.evaluate(np.full(a.pack.options, 0.5), np.zeros(a.pack.options))["calibrated"] is False
 
 

@@ -128,6 +128,14 @@ def test_a_pack_for_another_model_does_not_judge_and_says_why() -> None:
     assert Evaluator(pack, models=("other", "SPINF/gemma-4-12b-fp8")).evaluate(p, np.log(p))["calibrated"] is True
 
 
+def test_a_pack_asked_in_another_context_than_it_was_fitted_in_says_so() -> None:
+    pack = from_doc(changed(calibration={"context": "wire"}))
+    assert Evaluator(pack, "wire").warning is None
+    entry = Evaluator(pack, "plain").evaluate(np.full(8, 0.5), np.zeros(8))
+    assert entry["calibrated"] is True and "fitted" not in entry and "context wire" in entry["warning"]
+    assert Evaluator(from_doc(changed(calibration="?")), "plain").warning is None
+
+
 def test_presentation() -> None:
     pack = from_doc(DOC)
     assert pack.presentation() == ("News item for the markets desk:\n", "\n")

@@ -1,0 +1,70 @@
+"""`spinf-stream index`: scores records in, one row a day and category out, as CSV and a PNG.
+
+    spinf-stream index scores.jsonl --csv index.csv --png index.png
+    spinf-stream tail --from-beginning --json | spinf-stream index - --csv index.csv
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from spinf_stream.errors import UsageError
+from spinf_stream.settings_cli import add_settings
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", nargs="?", default="-", help="JSONL of scores records, - for standard input (default)")
+    parser.add_argument("--csv", metavar="FILE", default="-", help="- for standard output (default)")
+    parser.add_argument("--png", metavar="FILE", help="a plot, one panel a category")
+    parser.add_argument("--share", action="store_true", help="plot the flagged share instead of the mean score")
+    parser.add_argument("--time", choices=("published_at", "scored_at", "timestamp"), default="published_at", help="which time makes the day, UTC")
+    parser.add_argument("--raw", metavar="PACK", help="the model's own probabilities of this pack, which a draft has too, instead of its judgement")
+    parser.add_argument("--only", action="append", default=[], metavar="PACK", help="packs to keep, by id; repeatable")
+    parser.add_argument("--skip-duplicates", action="store_true", help="leave out records whose outcome is duplicate")
+    parser.add_argument("--quiet", action="store_true", help="no summary")
+    add_settings(parser, ("pack_sources", "cache_dir"))
+
+
+def run(args: argparse.Namespace) -> int:
+    from spinf_stream.packs import plots
+    from spinf_stream.packs.index import Index, draw, fold, write_csv
+    from spinf_stream.packs.problems import PackError
+    from spinf_stream.packs.reevaluate import lines
+    from spinf_stream.packs_cli import find
+
+    try:
+        raw = find(args, args.raw) if args.raw else None
+    except PackError as e:
+        raise UsageError(str(e), 1) from None
+    if raw is not None and not raw.categories:
+        raise UsageError(f"{raw.label} is a question set alone: it has no categories to follow")
+    if args.png and not plots.available():
+        raise UsageError(plots.MISSING)
+
+    def every(n: int) -> None:
+        if not args.quiet and sys.stderr.isatty():
+            print(f"\r{n} records ", end="", file=sys.stderr, flush=True)
+
+    with lines(args.file) as records:
+        index = fold(records, Index(args.time, raw, duplicates=not args.skip_duplicates), every)
+    rows = [r for r in index.rows() if not args.only or r["pack"] in args.only]
+    if args.csv == "-":
+        write_csv(rows, sys.stdout)
+    else:
+        part = Path(args.csv + ".part")
+        try:
+            with open(part, "w", encoding="utf-8", newline="") as f:
+                write_csv(rows, f)
+            part.replace(args.csv)
+        except OSError as e:
+            raise UsageError(f"{args.csv}: {e.strerror}") from None
+    if args.png and rows:
+        draw(rows, Path(args.png), args.share)
+    if not args.quiet:
+        out = "".join(f", {n} left out ({why})" for why, n in index.left_out.items())
+        print(f"{index.articles} articles, {len(rows)} rows{out}", file=sys.stderr)
+        if not rows and index.left_out.get("no category scores"):
+            print("no pack judged these records: a draft's own probabilities are shown with --raw PACK", file=sys.stderr)
+    return 0 if rows else 1

@@ -1,0 +1,227 @@
+"""Calibration: labelled data and stored scores in, a calibrated pack and honest figures out.
+
+The figures come from rows that took no part in the fit. "Before" is what one had without calibration: for a draft the
+model's own probabilities (read_plan.raw), for a calibrated pack its old scores and thresholds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spinf_stream.packs.constants import Target, fit_constants
+from spinf_stream.packs.evaluate import Evaluator
+from spinf_stream.packs.figures import Bin, Binary, Interval, Top, binary, bins, paired_bootstrap, top
+from spinf_stream.packs.file import Pack, from_doc
+from spinf_stream.packs.labels import LabelError, Row, held_out, label_matrix, leakage
+from spinf_stream.packs.stored import StoredError, answers_of, decode_record
+from spinf_stream.questions.plan import F64, I64, Bool
+
+
+class Answered(NamedTuple):
+    """Rows with the pack's answers."""
+
+    rows: list[Row]
+    p: F64  # [N, options]
+    logprob: F64  # [N, options]
+
+    def take(self, mask: Bool) -> Answered:
+        return Answered([r for r, m in zip(self.rows, mask) if m], self.p[mask], self.logprob[mask])
+
+
+class Scores(NamedTuple):
+    """What a scores file says of one pack in one context, by article id."""
+
+    by_id: dict[str, tuple[F64, F64]]
+    model: str
+    fingerprints: set[str]
+    bad: int  # lines that could not be used
+
+
+class CategoryReport(NamedTuple):
+    name: str
+    yes: int  # held out
+    no: int
+    fit_yes: int
+    fit_no: int
+    threshold: float | None
+    before: Binary
+    after: Binary
+    bins_before: list[Bin]
+    bins_after: list[Bin]
+    scores_yes: F64  # after, held out
+    scores_no: F64
+
+
+class TopReport(NamedTuple):
+    """Where every held-out row has exactly one category."""
+
+    categories: list[str]
+    before: Top
+    after: Top
+    log_loss_change: Interval  # after - before, paired bootstrap
+
+
+class Report(NamedTuple):
+    pack: Pack  # calibrated
+    old: Pack
+    context: str
+    model: str
+    fingerprints: list[str]
+    target: Target
+    fitted_on: int
+    tested_on: int
+    normal: int
+    normal_is_fit: bool
+    split: str
+    warnings: list[str]
+    categories: list[CategoryReport]
+    top: TopReport | None
+
+
+def read_scores(lines: Iterable[bytes], pack: Pack, context: str | None = None) -> Scores:
+    """Raises StoredError when no record answers the pack, or several models or versions of its questions mix."""
+    name = context or pack.default_context
+    by_id: dict[str, tuple[F64, F64]] = {}
+    models: set[str] = set()
+    fingerprints: set[str] = set()
+    bad = 0
+    first = ""
+    for line in lines:
+        try:
+            record = decode_record(line)
+            found = answers_of(record, pack, name)
+        except StoredError as e:
+            bad, first = bad + 1, first or str(e)
+            continue
+        if not found or not isinstance(record.get("id"), str):
+            continue
+        by_id[record["id"]] = (found[0].p, found[0].logprob)
+        models.add(str(record.get("model")))
+        fingerprints.add(str(record.get("system_fingerprint")))
+    if not by_id:
+        raise StoredError(f"no record answers {pack.label} in the context {name!r}" + (f" (first bad line: it {first})" if first else ""))
+    if len(models) > 1:
+        raise StoredError(f"the scores come from {len(models)} models ({', '.join(sorted(models))}): calibrate on one")
+    return Scores(by_id, models.pop(), fingerprints, bad)
+
+
+def join(rows: list[Row], scores: Scores) -> tuple[Answered, int]:
+    """Rows that have scores, and how many have none. Copies of a text count once: they would weigh double."""
+    kept: dict[str, Row] = {}
+    missing = 0
+    for row in rows:
+        if row.id in scores.by_id:
+            kept.setdefault(row.key, row)
+        else:
+            missing += 1
+    found = list(kept.values())
+    if not found:
+        raise LabelError("no row of the data has scores: the ids of the two files do not meet")
+    p, logprob = (np.array([scores.by_id[r.id][k] for r in found]) for k in (0, 1))
+    return Answered(found, p, logprob), missing
+
+
+def calibrate(
+    pack: Pack, rows: list[Row], scores: Scores, mapping: Mapping[str, tuple[str, ...]], target: Target, *,
+    test_rows: list[Row] | None = None, normal_rows: list[Row] | None = None, context: str | None = None,
+    share: float = 0.25, seed: int = 0, version: str | None = None, allow_unlabelled: bool = False,
+) -> Report:  # fmt: skip
+    """Fit on a part, report on the rest (or on `test_rows`). Raises LabelError."""
+    warnings: list[str] = []
+    data, missing = join([r for r in rows if r.labels is not None], scores)
+    for n, what in ((missing, "labelled rows have no scores and are left out"), (scores.bad, "lines of the scores could not be used")):
+        if n:
+            warnings.append(f"{n} {what}")
+    if test_rows is not None:
+        fit, (test, gone) = data, join([r for r in test_rows if r.labels is not None], scores)
+        split = "a file of its own"
+        if gone:
+            warnings.append(f"{gone} test rows have no scores and are left out")
+    else:
+        mask = held_out(data.rows, share, seed)
+        fit, test = data.take(~mask), data.take(mask)
+        split = f"{share:.0%} by the digest of the text, seed {seed}"
+    if not fit.rows or not test.rows:
+        raise LabelError("nothing to fit on or nothing to test on: give more rows, or another --hold-out")
+    leak = leakage(fit.rows, test.rows)
+    if leak.copies:
+        warnings.append(f"leakage: {leak.copies} test rows are copies of fitted ones, so their figures flatter")
+    if leak.near:
+        warnings.append(f"leakage: {leak.near} test rows share over half their wording with a fitted one, so their figures flatter")
+    normal, normal_is_fit = fit, normal_rows is None
+    if normal_rows is not None:
+        normal, gone = join(normal_rows, scores)
+        if gone:
+            warnings.append(f"{gone} rows of normal traffic have no scores and are left out")
+    else:
+        warnings.append("no unlabelled traffic given: mean, sd, mu and quantiles describe the labelled rows, whose mix may not be your traffic's")
+    if len(scores.fingerprints) > 1:
+        warnings.append(f"the scores were made under {len(scores.fingerprints)} fingerprints: their numbers may differ in the last digits")
+
+    y_fit, y_test = (label_matrix(d.rows, pack.categories, mapping) for d in (fit, test))
+    plain = Evaluator(pack, context)
+    as_read = [plain.answers(d.p, d.logprob) for d in (normal, fit, test)]
+    fitted = fit_constants(pack, scores.model, as_read[0], as_read[1], y_fit, target, allow_unlabelled=allow_unlabelled)
+    doc = _stamped(fitted.pack.doc, version)
+    doc["calibration"] = {
+        "context": plain.context, "system_fingerprint": sorted(scores.fingerprints), "fitted_on": len(fit.rows), "tested_on": len(test.rows),
+        "normal": 0 if normal_is_fit else len(normal.rows), "target": target.kind if target.kind == "f1" else f"{target.kind}={target.value:g}",
+    }  # fmt: skip
+    new = from_doc(doc)
+    before = plain.figures(as_read[2]).scores if pack.calibrated else plain.raw(as_read[2])
+    after = Evaluator(new, context).figures(as_read[2]).scores
+    categories = []
+    for c, name in enumerate(new.categories):
+        known = ~np.isnan(y_test[:, c])
+        y = y_test[known, c] == 1
+        if not len(y) or np.isnan(y_fit[:, c]).all():
+            continue
+        if y.all() or not y.any():
+            warnings.append(f"{name}: the test rows are all of one kind, so most of its figures mean nothing")
+        t = new.categories[name].threshold
+        old_t = pack.categories[name].threshold if pack.calibrated else None
+        categories.append(CategoryReport(
+            name, int(y.sum()), int((~y).sum()), int((y_fit[:, c] == 1).sum()), int((y_fit[:, c] == 0).sum()), t,
+            binary(before[known, c], y, old_t), binary(after[known, c], y, t),
+            bins(before[known, c], y), bins(after[known, c], y), after[known, c][y], after[known, c][~y],
+        ))  # fmt: skip
+    return Report(
+        new, pack, plain.context, scores.model, sorted(scores.fingerprints), target, len(fit.rows), len(test.rows), len(normal.rows),
+        normal_is_fit, split, warnings + fitted.warnings, categories, _top(list(new.categories), y_test, before, after),
+    )  # fmt: skip
+
+
+def _top(names: list[str], y: F64, before: F64, after: F64) -> TopReport | None:
+    """Only where the labels are exclusive: exactly one yes and no silence among the labelled categories."""
+    labelled = [c for c in range(len(names)) if not np.isnan(y[:, c]).any()]
+    if len(labelled) < 2 or not (y[:, labelled].sum(1) == 1).all():
+        return None
+    truth: I64 = y[:, labelled].argmax(1).astype(np.int64)
+    one, two = top(before[:, labelled], truth), top(after[:, labelled], truth)
+    return TopReport([names[c] for c in labelled], one, two, paired_bootstrap(one.losses, two.losses))
+
+
+def _stamped(doc: dict[str, Any], version: str | None) -> dict[str, Any]:
+    """The version, and the model that the constants belong to, at the head of the file where people look for them."""
+    head = {"pack": doc["pack"], "version": version or doc["version"], "model": doc["model"]}
+    return {**head, **{k: v for k, v in doc.items() if k not in head}}
+
+
+def plain_numbers(report: Report) -> dict[str, Any]:
+    """The report's figures as JSON; NaN becomes null."""
+
+    def clean(x: Any) -> Any:
+        if isinstance(x, float):
+            return None if math.isnan(x) else round(x, 6)
+        if isinstance(x, tuple) and hasattr(x, "_asdict"):
+            return {k: clean(v) for k, v in x._asdict().items() if not isinstance(v, np.ndarray)}
+        if isinstance(x, list | tuple):
+            return [clean(v) for v in x]
+        return x
+
+    kept = {k: v for k, v in report._asdict().items() if k not in ("pack", "old")}
+    return {"pack": report.pack.label, "digest": report.pack.digest, "before": report.old.label, **{k: clean(v) for k, v in kept.items()}}
