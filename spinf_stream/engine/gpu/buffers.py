@@ -1,0 +1,66 @@
+"""Device memory that passes share, and the pinned memory that feeds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class Arena:
+    """Named device buffers that only grow. One stream uses them in order, so passes need no copies of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.of: dict[str, torch.Tensor] = {}
+
+    def get(self, name: str, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """[rows, width], not cleared."""
+        need = rows * width * dtype.itemsize
+        have = self.of.get(name)
+        if have is None or have.numel() < need:
+            if have is not None:
+                del have, self.of[name]  # freed before the larger one is asked for
+            self.of[name] = torch.empty(need, dtype=torch.uint8, device=self.device)
+        return self.of[name][:need].view(dtype).view(rows, width)
+
+
+class Uploads:
+    """One pass's index arrays: laid into one pinned block, sent in one copy. A block is refilled only when its pass is over."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.cuda = device.type == "cuda"
+        self.host = torch.empty(0, dtype=torch.uint8)
+        self.there = torch.empty(0, dtype=torch.uint8)
+        self.results: dict[str, torch.Tensor] = {}
+
+    def send(self, arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+        at, spans = 0, {}
+        for name, a in arrays.items():
+            spans[name] = at
+            at += -(-a.nbytes // 64) * 64
+        if self.host.numel() < at:
+            size = 1 << max(16, (at - 1).bit_length())
+            self.host = torch.empty(size, dtype=torch.uint8, pin_memory=self.cuda)
+            self.there = torch.empty(size, dtype=torch.uint8, device=self.device)
+        view = self.host.numpy()
+        for name, a in arrays.items():
+            view[spans[name] : spans[name] + a.nbytes] = np.ascontiguousarray(a).view(np.uint8).reshape(-1)
+        self.there[:at].copy_(self.host[:at], non_blocking=True)
+        return {name: self._typed(spans[name], a) for name, a in arrays.items()}
+
+    def fetch(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """Start a copy of `value` to pinned memory; read it after the pass's event."""
+        have: Any = self.results.get(name)
+        if have is None or have.numel() < value.numel() or have.dtype != value.dtype:
+            have = torch.empty(max(1024, value.numel() * 5 // 4), dtype=value.dtype, pin_memory=self.cuda)
+            self.results[name] = have
+        out = have[: value.numel()].view(value.shape)
+        out.copy_(value, non_blocking=True)
+        return out
+
+    def _typed(self, at: int, a: np.ndarray) -> torch.Tensor:
+        dtype = {"int32": torch.int32, "int64": torch.int64}[a.dtype.name]
+        return self.there[at : at + a.nbytes].view(dtype).view(a.shape)

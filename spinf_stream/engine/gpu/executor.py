@@ -1,0 +1,121 @@
+"""The GPU executor: a layout to its reads through fused kernels, launched without waiting for the device.
+
+    tokens -> [norm -> qkv -> rotary -> attention -> o -> norm -> gate_up -> geglu -> down] x layers -> norm -> head
+
+Rows are dense in every product; padding lies only in the attention's key slots (slots.py). The last layer computes
+queries, attention, o and the MLP for the rows that are read. It runs on a CPU too, with the naive kernels, for tests.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from spinf_stream.engine.executor import Fetched
+from spinf_stream.engine.forest import Layout
+from spinf_stream.engine.gpu.buffers import Arena, Uploads
+from spinf_stream.engine.gpu.forward import Forward
+from spinf_stream.engine.gpu.indices import Heads, indices
+from spinf_stream.engine.gpu.ops import Ops, naive_ops, triton_ops
+from spinf_stream.engine.gpu.tables import Slots
+from spinf_stream.engine.seam import EngineFatal, OutOfMemory
+from spinf_stream.engine.stack import Stack
+
+RING = 3  # passes whose pinned memory may be in use at once: two in flight, one being filled
+
+
+class Handle(NamedTuple):
+    layout: Layout
+    heads: Heads
+    cand: torch.Tensor  # pinned [c] float32 logits
+    norms: torch.Tensor  # pinned [reads that need them, 3] float64
+    events: tuple[torch.cuda.Event, torch.cuda.Event] | None
+    slot: int
+
+
+class GpuExecutor:
+    """starts_alnum [<= vocab]: tokens whose text begins with a letter or digit.
+
+    row_scales: fp8 inputs of qkv and gate_up get a scale a row (the norm kernel holds the row) instead of the
+    checkpoint's static one: never clipped, and an outlier never costs another row its precision.
+    """
+
+    def __init__(
+        self, stack: Stack, starts_alnum: NDArray[np.bool_], *, row_scales: bool = True, bit_exact: bool = False, ops: Ops | None = None
+    ) -> None:
+        self.stack = stack
+        self.bit_exact = bit_exact
+        self.default_budget = 32_768
+        self.device = stack.embed.device
+        cuda = self.device.type == "cuda"
+        self.ops = ops or (triton_ops(self.device) if cuda else naive_ops())
+        self.slots = Slots()
+        self.uploads = [Uploads(self.device) for _ in range(RING)]
+        self.done: list[torch.cuda.Event | None] = [None] * RING
+        self.passes = 0
+        self.stream = torch.cuda.Stream(self.device) if cuda else None
+        self.forward = Forward(stack, starts_alnum, self.ops, Arena(self.device), row_scales)
+        self.numerics: dict[str, object] = {
+            "executor": "gpu/1",
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name(self.device) if cuda else "cpu",
+            "cublas": torch.version.cuda if cuda else None,
+            "dtype": str(stack.embed.dtype),
+            "row_scales": row_scales,
+            **self.ops.table,
+        }
+
+    def launch(self, layout: Layout) -> Handle:
+        try:
+            with torch.inference_mode():
+                if self.stream is None:
+                    return self._launch(layout)
+                with torch.cuda.stream(self.stream):
+                    return self._launch(layout)
+        except torch.cuda.OutOfMemoryError as e:
+            torch.cuda.empty_cache()
+            raise OutOfMemory(f"a pass of {len(layout.token)} rows does not fit: {str(e).splitlines()[0]}") from None
+        except torch.AcceleratorError as e:
+            raise EngineFatal(str(e).splitlines()[0]) from None
+
+    def fetch(self, handle: Handle) -> Fetched:
+        seconds = 0.0
+        if handle.events is not None:
+            began, ended = handle.events
+            try:
+                ended.synchronize()
+            except torch.AcceleratorError as e:
+                raise EngineFatal(str(e).splitlines()[0]) from None
+            seconds = began.elapsed_time(ended) / 1e3
+        layout, reads = handle.layout, len(handle.layout.read_row)
+        norms = handle.norms.numpy()
+        log_norm, end = np.zeros(reads), np.zeros(reads)
+        log_norm[handle.heads.need] = norms[:, 0] + np.log(norms[:, 1])
+        with np.errstate(divide="ignore"):
+            end[handle.heads.need] = np.log(norms[:, 2]) - np.log(norms[:, 1])
+        cand = handle.cand.numpy().astype(np.float64)
+        cand -= np.repeat(np.where(layout.read_norm, log_norm, 0.0), np.diff(layout.cand_ptr))
+        return Fetched(cand, np.where(layout.read_end, end, 0.0), seconds)
+
+    def _launch(self, layout: Layout) -> Handle:
+        slot = self.passes % RING
+        self.passes += 1
+        waited = self.done[slot]
+        if waited is not None:
+            waited.synchronize()
+        spec, uploads = self.stack.spec, self.uploads[slot]
+        arrays, heads = indices(layout, self.slots, spec.layers, self.ops.tile)
+        events = None
+        if self.stream is not None:
+            events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True, blocking=True))
+            events[0].record()
+        there = uploads.send(arrays)
+        cand, norms = self.forward(there, heads, layout)
+        cand, norms = uploads.fetch("cand", cand), uploads.fetch("norms", norms)
+        if events is not None:
+            events[1].record()
+            self.done[slot] = events[1]
+        return Handle(layout, heads, cand, norms, events, slot)

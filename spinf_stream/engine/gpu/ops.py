@@ -1,0 +1,81 @@
+"""The kernels of a device, one set of names: Triton's on a GPU, the naive ones anywhere (tests, and the truth)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Ops(NamedTuple):
+    embed_norm: Callable[..., None]
+    residual_norm: Callable[..., None]
+    queries: Callable[..., None]
+    keys_values: Callable[..., None]
+    attention: Callable[..., None]  # naive's signature
+    geglu: Callable[..., None]
+    gather_rows: Callable[..., None]
+    candidates: Callable[..., None]
+    norms: Callable[..., None]
+    head_blocks: Callable[[int], int]  # vocabulary -> blocks of the scratch of norms
+    tile: Callable[[int, int], tuple[int, int]]  # head_dim, group -> query rows of a tile, keys of a block
+    table: dict[str, Any]  # what of the kernels goes into the fingerprint
+
+
+def naive_ops(tile: tuple[int, int] = (64, 32)) -> Ops:
+    from spinf_stream.kernels.attention import naive as attention
+    from spinf_stream.kernels.gather import naive as gather
+    from spinf_stream.kernels.geglu import naive as geglu
+    from spinf_stream.kernels.head import naive as head
+    from spinf_stream.kernels.norm import naive as norm
+    from spinf_stream.kernels.rotary import naive as rotary
+
+    return Ops(
+        norm.embed_norm, norm.residual_norm, rotary.queries, rotary.keys_values, attention.forest_attention, geglu.geglu,
+        gather.gather_rows, head.candidates, head.norms, lambda vocab: 1, lambda head_dim, group: tile, {"kernels": "naive/1"},
+    )  # fmt: skip
+
+
+def triton_ops(device: torch.device) -> Ops:
+    """Static tables by architecture; nothing is tuned at run time."""
+    import triton
+
+    from spinf_stream.kernels.attention import triton as attention
+    from spinf_stream.kernels.gather import triton as gather
+    from spinf_stream.kernels.geglu import triton as geglu
+    from spinf_stream.kernels.head import triton as head
+    from spinf_stream.kernels.norm import triton as norm
+    from spinf_stream.kernels.rotary import triton as rotary
+
+    major, minor = torch.cuda.get_device_capability(device)
+    arch = 10 * major + minor
+    keys: dict[tuple[int, int, int], Any] = {}  # buffer, its width, head_dim -> what the kernel reads keys through
+
+    def attend(
+        q: torch.Tensor, kv: torch.Tensor, tiles: torch.Tensor, rows: torch.Tensor, head_dim: int, kv_heads: int,
+        inv_scale: float, out: torch.Tensor,
+    ) -> None:  # fmt: skip
+        tile = attention.tile_for(head_dim, arch)
+        key = (kv.data_ptr(), kv.shape[1], head_dim)
+        if key not in keys or keys[key][0] != kv.shape[0]:
+            if len(keys) > 64:
+                keys.clear()
+            keys[key] = (kv.shape[0], attention.keys_of(kv, head_dim, tile))
+        attention.forest_attention(q, kv, tiles, rows, head_dim, kv_heads, inv_scale, out, tile, keys[key][1])
+
+    def tile(head_dim: int, group: int) -> tuple[int, int]:
+        t = attention.tile_for(head_dim, arch)
+        return attention.tokens_of(t, group), t.keys
+
+    table = {
+        "kernels": "triton/1",
+        "triton": triton.__version__,
+        "arch": arch,
+        "attention": {d: attention.tile_for(d, arch)._asdict() for d in (256, 512)},
+        "head": [head.BM, head.BN, head.BK, head.WARPS, head.stages(device)],
+    }
+    return Ops(
+        norm.embed_norm, norm.residual_norm, rotary.queries, rotary.keys_values, attend, geglu.geglu, gather.gather_rows,
+        head.candidates, head.norms, head.blocks_of, tile, table,
+    )  # fmt: skip

@@ -1,0 +1,54 @@
+"""Key slots: where an article's keys lie for the attention, so that no row's bits depend on its neighbours.
+
+An article's slots start at a multiple of 64: its trunk from the first, padded to 64; then every leaf's whole path, each
+from a multiple of 16, padded to 64 at the end. A path of up to 32 tokens lies in one run of 32, a longer one starts at
+a multiple of 64. So for key blocks of 32 and of 64 alike, how many blocks a path meets, and where in 16-wide steps its
+keys lie, is the path's own (DECISIONS 20). A stem shared by leaves is computed once and stored once a leaf; a row above
+a leaf reads its path in the first leaf below it, where the same prefix lies in the same way.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from spinf_stream.engine.forest import Chunk
+from spinf_stream.questions.plan import I32
+
+ALIGN, HALF, BLOCK = 16, 32, 64
+
+
+class Own(NamedTuple):
+    """A chunk's own-path slots, relative to the first of them."""
+
+    node: I32  # [multiple of 64] node in the slot, -1 = padding
+    begin: I32  # [n] slot where the node's path begins; its own key lies at begin + depth
+
+
+def own_slots(chunk: Chunk) -> Own:
+    """Once a chunk; Python a leaf. Raises nothing: any tree can be laid out."""
+    n = chunk.nodes
+    leaves = np.flatnonzero(chunk.end == np.arange(1, n + 1, dtype=np.int32))
+    start = np.zeros(len(leaves), np.int64)
+    at = 0
+    for i, length in enumerate((chunk.depth[leaves] + 1).tolist()):
+        at = _up(at, ALIGN)
+        if length > HALF:
+            at = _up(at, BLOCK)
+        elif at % HALF + length > HALF:
+            at = _up(at, HALF)
+        start[i] = at
+        at += length
+    node = np.full(_up(at, BLOCK), -1, np.int32)
+    for leaf, first in zip(leaves.tolist(), start.tolist()):
+        here = leaf
+        for k in range(int(chunk.depth[leaf]), -1, -1):
+            node[first + k] = here
+            here = int(chunk.parent[here])
+    first_leaf = np.searchsorted(leaves, np.arange(n))  # pre-order: the first leaf at or after a node lies below it
+    return Own(node, start[first_leaf].astype(np.int32) if n else np.zeros(0, np.int32))
+
+
+def _up(n: int, to: int) -> int:
+    return -(-n // to) * to

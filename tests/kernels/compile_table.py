@@ -1,0 +1,103 @@
+"""Every kernel at the shapes that ship, compiled for a card that is not there; prints one JSON line a kernel.
+
+Run as a program by test_compiled.py: without TRITON_INTERPRET, which turns kernels into something that cannot be compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from spinf_stream.kernels.attention import triton as attention
+from spinf_stream.kernels.gather import triton as gather
+from spinf_stream.kernels.geglu import triton as geglu
+from spinf_stream.kernels.head import triton as head
+from spinf_stream.kernels.norm import triton as norm
+from spinf_stream.kernels.rotary import triton as rotary
+
+CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+OPCODES = ("HGMMA", "QGMMA", "HMMA", "UTMALDG", "LDGSTS", "LDL", "STL")
+
+
+class Entry(NamedTuple):
+    name: str
+    kernel: Any
+    types: dict[str, str]  # of the arguments that are not constexpr
+    constants: dict[str, Any]
+    warps: int
+    stages: int = 3
+
+
+def entries(arch: int) -> Iterator[Entry]:
+    """The 12B's shapes and the demo model's."""
+    for mode, out in ((0, "*bf16"), (1, "*fp8e4nv"), (2, "*fp8e4nv")):
+        size = {"H": 3840, "BLOCK": 4096, "MODE": mode}
+        common = {"out_ptr": out, "scale_ptr": "*fp32", "inv_scale": "fp32", "eps": "fp32", "weight_ptr": "*fp32", "x_ptr": "*bf16"}
+        yield Entry(f"embed_norm/{mode}", norm.embed_norm_kernel, {**common, "token_ptr": "*i32", "embed_ptr": "*bf16", "embed_scale": "fp32"}, size, norm.WARPS)
+        yield Entry(f"residual_norm/{mode}", norm.residual_norm_kernel, {**common, "y_ptr": "*bf16", "post_ptr": "*fp32", "scalar": "fp32"}, size, norm.WARPS)
+    yield Entry(
+        "geglu", geglu.geglu_kernel,
+        {"in_ptr": "*bf16", "scale_ptr": "*fp32", "out_ptr": "*fp8e4nv", "gate_factor": "fp32", "up_factor": "fp32", "inv_scale": "fp32"},
+        {"WIDTH": 15360, "BLOCK": geglu.BLOCK, "ROW": True, "STATIC": True}, geglu.WARPS,
+    )  # fmt: skip
+    yield Entry("gather_rows", gather.gather_rows_kernel, {"src_ptr": "*bf16", "index_ptr": "*i64", "out_ptr": "*bf16"}, {"W": 3840, "BLOCK": 2048}, 4)
+    tables = {"scale_ptr": "*fp32", "position_ptr": "*i32", "cos_ptr": "*fp32", "sin_ptr": "*fp32", "weight_ptr": "*fp32", "raw_ptr": "*bf16", "eps": "fp32"}
+    for name, heads, kv, d, k_eq_v in (("sliding", 16, 8, 256, False), ("global", 16, 1, 512, True)):
+        stride = (heads + kv * (1 if k_eq_v else 2)) * d
+        yield Entry(
+            f"queries/{name}", rotary.queries_kernel, {**tables, "out_ptr": "*bf16", "factor": "fp32", "out_factor": "fp32"},
+            {"STRIDE": stride, "HEADS": heads, "HB": heads, "D": d, "ROW": True}, rotary.WARPS,
+        )  # fmt: skip
+        yield Entry(
+            f"keys_values/{name}", rotary.keys_values_kernel, {**tables, "slot_row_ptr": "*i32", "kv_ptr": "*bf16", "k_factor": "fp32", "v_factor": "fp32"},
+            {"STRIDE": stride, "KV": kv, "HB": kv, "D": d, "ROW": True, "V_NORM": True, "K_EQ_V": k_eq_v}, rotary.WARPS,
+        )  # fmt: skip
+    for name, group, kv, d in (("sliding", 2, 8, 256), ("global", 16, 1, 512), ("demo", 4, 1, 256)):
+        tile = attention.tile_for(d, arch)
+        yield Entry(
+            f"attention/{name}", attention.forest_attention_kernel,
+            {"q_ptr": "*bf16", "kv": f"tensordesc<bf16[{tile.keys}, {d}]>" if tile.tma else "*bf16", "out_ptr": "*fp8e4nv",
+             "tile_ptr": "*i32", "rows_ptr": "*i32", "inv_scale": "fp32"},
+            {"D": d, "G": group, "KV": kv, "TOKENS": attention.tokens_of(tile, group), "BN": tile.keys, "QUANT": True,
+             "PIPE": tile.pipe, "TMA": tile.tma, "STAGES": tile.stages}, tile.warps, tile.stages,
+        )  # fmt: skip
+    product = {"h_ptr": "*bf16", "embed_ptr": "*bf16", "n": "i32", "cap": "fp32"}
+    sizes = {"H": 3840, "BM": head.BM, "BN": head.BN, "BK": head.BK, "CAP": True}
+    stages = 3 if arch >= 90 else 2
+    yield Entry("norms", head.norms_kernel, {**product, "ends_ptr": "*u8", "parts_ptr": "*fp32"}, {**sizes, "V": 262144}, head.WARPS, stages)
+    yield Entry("candidates", head.candidates_kernel, {**product, "token_ptr": "*i32", "out_ptr": "*fp32", "u": "i32"}, sizes, head.WARPS, stages)
+    yield Entry("merge", head.merge_kernel, {"parts_ptr": "*fp32", "out_ptr": "*fp64", "n": "i32"}, {"BLOCKS": 1024, "PAD": 1024}, 4)
+
+
+def compiled(entry: Entry, arch: int) -> dict[str, Any]:
+    """What the machine code says of itself."""
+    names = entry.kernel.arg_names
+    types = {n: entry.types.get(n, "constexpr") for n in names}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if types[n].startswith("*")}
+    source = ASTSource(entry.kernel, signature=types, constexprs=entry.constants, attrs=aligned)
+    binary = triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": entry.warps, "num_stages": entry.stages})
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as f:
+        f.write(binary.asm["cubin"])
+        f.flush()
+        usage = subprocess.run([CUOBJDUMP, "-res-usage", f.name], capture_output=True, text=True, check=True).stdout
+        sass = subprocess.run([CUOBJDUMP, "-sass", f.name], capture_output=True, text=True, check=True).stdout
+    return {
+        "name": entry.name, "arch": arch, "shared": binary.metadata.shared, "wide": "i64" in binary.asm["ttir"],
+        "registers": int(re.search(r"REG:(\d+)", usage)[1]), "stack": int(re.search(r"STACK:(\d+)", usage)[1]),
+        **{op: len(re.findall(rf"\b{op}\b", sass)) for op in OPCODES},
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    for one in entries(int(sys.argv[1])):
+        print(json.dumps(compiled(one, int(sys.argv[1]))), flush=True)
