@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -23,6 +25,7 @@ from spinf_stream.metrics import PREFIX, Metrics
 from spinf_stream.records import Scores
 from spinf_stream.stream.worker import serve
 
+HERE = Path(__file__).resolve().parent
 SECRET = "a test's secret"
 
 
@@ -166,3 +169,55 @@ async def alter(kafka: str, topic: str, settings: dict[str, str]) -> None:
 def page(port: int, path: str) -> tuple[int, str]:
     with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
         return answer.status, answer.read().decode()
+
+
+class Process:
+    """A worker in a process of its own (worker_process.py), to be killed, stopped and gone on with."""
+
+    def __init__(self, settings: Settings, **job: Any) -> None:
+        values = {n: v for n in Settings.__struct_fields__ if (v := getattr(settings, n)) != getattr(Settings(), n)}
+        self._job = json.dumps({"settings": values, **job})
+        self._lines: list[str] = []
+        self._process: asyncio.subprocess.Process | None = None
+        self._readers: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Process:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, str(HERE / "worker_process.py"), self._job,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert self._process.stdout and self._process.stderr
+        self._readers = [asyncio.create_task(self._read(s)) for s in (self._process.stdout, self._process.stderr)]
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+        await asyncio.gather(*self._readers)
+
+    async def said(self, words: str, seconds: float = 30.0) -> None:
+        """Wait until a line of its output holds the words."""
+        end = time.monotonic() + seconds
+        while words not in self.output:
+            assert time.monotonic() < end, f"did not say {words!r} within {seconds:g} s; it said:\n{self.output[-3000:]}"
+            assert self._process is not None
+            assert self._process.returncode is None or any(not r.done() for r in self._readers), self.output[-3000:]
+            await asyncio.sleep(0.02)
+
+    def signal(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def ended(self, seconds: float = 30.0) -> int:
+        assert self._process is not None
+        return await asyncio.wait_for(self._process.wait(), seconds)
+
+    @property
+    def output(self) -> str:
+        return "\n".join(self._lines)
+
+    async def _read(self, stream: asyncio.StreamReader) -> None:
+        while line := await stream.readline():
+            self._lines.append(line.decode().rstrip("\n"))
