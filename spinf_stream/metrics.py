@@ -72,7 +72,7 @@ class Metrics:
         self.lag_seconds = g("lag_seconds", "age of the oldest unfinished record read; 0 when none", ("topic", "partition"))
         self.gap = g("offset_gap_records", "records read past the finished prefix", ("topic", "partition"))
         self.epoch = g("partition_epoch", "epoch of the partition in this worker", ("topic", "partition"))
-        self.committed = g("committed_offset", "offset committed last", ("topic", "partition"))
+        self.committed = g("committed_offset", "offset committed last, or where reading began", ("topic", "partition"))
         self.inflight_records = g("inflight_records", "records read and not yet published")
         self.inflight_tokens = g("inflight_tokens", "tokens waiting and in passes")
         self.inflight_bytes = g("inflight_bytes", "bytes of records read and not yet published")

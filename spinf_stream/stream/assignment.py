@@ -199,6 +199,7 @@ class Assignment:
         p.open(start, committed)
         self.partitions[n] = p
         self._metrics.epoch.labels(p.topic, str(n)).set(p.epoch)
+        self._metrics.committed.labels(p.topic, str(n)).set(start)
         if not self.paused:
             self._consumer.resume([n])
         log.info("%s opened at %d, epoch %d", p.place, start, p.epoch)
