@@ -1,0 +1,177 @@
+"""The headline job: articles x questions, texts in, probabilities out, one engine after another in one process.
+
+    python bench/headline.py --engine ours,transformers,transformers-prefix-cache --articles 2     # a CPU, the demo model
+
+Engines are the registry below. Every engine answers the same prompts; all are compared with the first that ran. Warm:
+one run of each (its floors too) before the clock starts; `ours-cold` is ours with an empty floor cache. Without --job
+articles and questions of the same shape are made up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from job import Job, load
+from results import Run, write_result
+
+Answers = np.ndarray  # [articles, options] log-probabilities
+Once = Callable[[], tuple[Answers, int, float | None]]  # answers, rows computed, GPU ms
+
+
+def main() -> int:
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--engine", default="ours,ours-cold,transformers-prefix-batch,transformers-prefix-cache,transformers")
+    p.add_argument("--job", type=Path, help="JSON of {articles: [{id, text}], questions: [query]}")
+    p.add_argument("--articles", type=int, default=2)
+    p.add_argument("--questions", type=int, default=56)
+    p.add_argument("--words", type=int, default=340, help="length of made-up articles")
+    p.add_argument("--model", default="demo")
+    p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--repeat", type=int, default=3)
+    args = p.parse_args()
+    import torch
+
+    torch.set_num_threads(args.threads)
+    job = load(args.job, args.articles, args.questions, args.words).take(args.articles, args.questions)
+    names = args.engine.split(",")
+    if unknown := set(names) - set(REGISTRY):
+        p.error(f"no engine {', '.join(sorted(unknown))}; there is {', '.join(REGISTRY)}")
+    runs: list[Run] = []
+    first: Answers | None = None
+    worst: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        shared: dict[str, Any] = {"folder": Path(folder)}
+        for name in names:
+            once = REGISTRY[name](job, args, shared)
+            if name != "ours-cold":
+                once()
+            walls = []
+            for _ in range(1 if name == "transformers" else args.repeat):
+                began = time.perf_counter()
+                answers, tokens, gpu = once()
+                walls.append(1e3 * (time.perf_counter() - began))
+            first = answers if first is None else first
+            worst[name] = float(np.abs(answers - first).max())
+            runs.append(Run(name, len(job.articles), answers.shape[1] // 2 * len(job.articles), tokens, walls, gpu))
+            print(row(runs[-1], runs[0], worst[name]), flush=True)
+    path = write_result(f"headline-{args.model}" if args.model == "demo" else "headline", {"worst_logprob_difference": worst}, runs)
+    print(path, file=sys.stderr)
+    return 0 if max(worst.values()) < 1e-3 else 1
+
+
+def row(run: Run, ours: Run, worst: float) -> str:
+    wall = run.row()["wall_ms"]
+    rate = run.questions / wall * 1e3
+    return (
+        f"{run.engine:<26} {wall:>10.0f} ms  {run.tokens:>7} rows  {rate:>7.1f} questions/s  "
+        f"{wall / ours.row()['wall_ms']:>5.2f} x ours  worst difference {worst:.1e}"
+    )
+
+
+def ours(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Once:
+    """Texts in, probabilities out, as `score FILE` does it: tokenise, pack, run, read out."""
+    from spinf_stream.config import Settings
+    from spinf_stream.engine.open import open_scorer
+
+    questions = shared["folder"] / "questions.json"
+    questions.write_text(json.dumps({**job.scoring, "case_insensitive": True}), "utf-8")
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    cache = shared["folder"] / "cache"
+    if not cache.exists():  # the converted model is kept, floors are this run's own
+        cache.mkdir()
+        models = Path(home) / "spinf-stream" / "models"
+        models.mkdir(parents=True, exist_ok=True)
+        (cache / "models").symlink_to(models)
+    settings = Settings(model=args.model, questions=str(questions), cache_dir=str(cache), threads=args.threads)
+    scorer = open_scorer(settings)
+    shared["scorer"] = scorer
+
+    def once() -> tuple[Answers, int, float | None]:
+        items = [scorer.prepare(a) for a in job.articles]
+        output = scorer.engine.collect(scorer.engine.submit(scorer.pack(items)))
+        answers = scorer.answers(items, output)
+        flat = [[o.logprob for q in a.scores for c in q.combinations for o in c.options] for a in answers]
+        return np.array(flat), output.tokens, None
+
+    return once
+
+
+def ours_cold(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Once:
+    """With the floors computed as well: what the first article of a new question set waits for."""
+    warm = ours(job, args, shared)
+
+    def once() -> tuple[Answers, int, float | None]:
+        from spinf_stream.engine.floors import FloorCache
+        from spinf_stream.engine.open import floors_of
+
+        scorer = shared["scorer"]
+        with tempfile.TemporaryDirectory() as empty:
+            cache = FloorCache(Path(empty), scorer.fingerprint_full)
+            floors = floors_of(scorer.asks[0].questions, scorer.engine, cache, scorer.encoder, lambda line: None)
+        answers, tokens, gpu = warm()
+        return answers, tokens + floors.tokens, gpu
+
+    return once
+
+
+def plain(name: str) -> Callable[[Job, argparse.Namespace, dict[str, Any]], Once]:
+    def make(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Once:
+        from demo_transformers import demo_model
+        from transformers_engines import ENGINES, Asked
+
+        if args.model != "demo":
+            raise SystemExit("the transformers engines run the demo model")
+        if "plain" not in shared:
+            shared["plain"] = demo_model()
+        model, tokenizer = shared["plain"]
+
+        def ids(text: str) -> list[int]:
+            return tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+
+        def variants(option: str) -> list[int]:
+            w = option.strip()
+            forms = dict.fromkeys([option, *(s + f for f in (w.lower(), w.capitalize(), w.upper()) for s in ("", " "))])
+            return sorted({t[0] for t in map(ids, forms) if len(t) == 1})
+
+        queries = job.scoring["queries"]
+        asked = Asked(
+            [[tokenizer.bos_token_id, *ids(a.text.rstrip())] for a in job.articles],
+            [ids(q["template"].removesuffix("{?}")) for q in queries],
+            [[variants(o) for o in q["options"]] for q in queries],
+        )
+        suffix = sum(map(len, asked.prompts))
+        rows = sum(len(t) for t in asked.trunks)
+        longest = max(map(len, asked.prompts)) * len(asked.prompts)
+        tokens = {
+            "transformers": rows * len(queries) + suffix * len(asked.trunks),
+            "transformers-prefix-cache": rows + suffix * len(asked.trunks),
+            "transformers-prefix-batch": rows + longest * len(asked.trunks),
+        }[name]
+
+        def once() -> tuple[Answers, int, float | None]:
+            return ENGINES[name](model, asked).reshape(len(asked.trunks), -1), tokens, None
+
+        return once
+
+    return make
+
+
+REGISTRY: dict[str, Callable[[Job, argparse.Namespace, dict[str, Any]], Once]] = {
+    "ours": ours,
+    "ours-cold": ours_cold,
+    "transformers": plain("transformers"),
+    "transformers-prefix-cache": plain("transformers-prefix-cache"),
+    "transformers-prefix-batch": plain("transformers-prefix-batch"),
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
