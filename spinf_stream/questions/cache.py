@@ -20,13 +20,13 @@ import msgspec
 from spinf_stream.questions.compile import Source, build_body
 from spinf_stream.questions.encoder import Encoder
 from spinf_stream.questions.questionset import COMPILER, QuestionSet, from_body
-from spinf_stream.questions.spec import Limits, decode
+from spinf_stream.questions.spec import LIMITS, Limits, decode
 
 log = logging.getLogger(__name__)
 MAGIC = b"spinf-questions\n"
 
 
-def load_file(path: Path, encoder: Encoder, folder: Path | None = None, limits: Limits = Limits()) -> QuestionSet:  # noqa: B008
+def load_file(path: Path, encoder: Encoder, folder: Path | None = None, limits: Limits = LIMITS) -> QuestionSet:
     """A question file (.toml, else JSON), compiled or from the cache folder. Raises OSError, QuestionError."""
     data = path.read_bytes()
     toml = path.suffix.lower() == ".toml"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ import msgspec
 
 from spinf_stream.questions.encoder import Encoder
 from spinf_stream.questions.joins import heads
-from spinf_stream.questions.options import Ids, Tokens, endings, forms, melting
+from spinf_stream.questions.options import Ids, Tokens, endings, forms, melting, plain
 from spinf_stream.questions.problems import Problem, QuestionError
 from spinf_stream.questions.questionset import (
     COMPILER,
@@ -31,7 +32,7 @@ from spinf_stream.questions.questionset import (
     pack_plan,
 )
 from spinf_stream.questions.rules import Question, questions
-from spinf_stream.questions.spec import Generate, Limits, read
+from spinf_stream.questions.spec import LIMITS, Generate, Limits, read
 from spinf_stream.questions.tokenfaults import option_faults, template_faults
 from spinf_stream.questions.trie import Builder, shape
 
@@ -46,22 +47,24 @@ class Source(NamedTuple):
     case_insensitive: bool = True  # where the object does not say; packs: False
 
 
-def build(sources: Sequence[Source], encoder: Encoder, limits: Limits = Limits()) -> QuestionSet:  # noqa: B008
+def build(sources: Sequence[Source], encoder: Encoder, limits: Limits = LIMITS) -> QuestionSet:
     """Compile. Raises QuestionError with every problem of every source."""
     return from_body(build_body(sources, encoder, limits))
 
 
-def check(sources: Sequence[Source], limits: Limits = Limits()) -> list[Problem]:  # noqa: B008
+def check(sources: Sequence[Source], limits: Limits = LIMITS) -> list[Problem]:
     """The problems that can be found without a tokenizer."""
     problems: list[Problem] = []
     _ask(sources, limits, problems)
     return problems
 
 
-def build_body(sources: Sequence[Source], encoder: Encoder, limits: Limits = Limits()) -> bytes:  # noqa: B008
+def build_body(sources: Sequence[Source], encoder: Encoder, limits: Limits = LIMITS) -> bytes:
     """As build, the encoded body: what the cache keeps."""
     problems: list[Problem] = []
     asked = _ask(sources, limits, problems)
+    if any(p.query is None and p.reason in ("too_many_prompts", "too_many_options") for p in problems):
+        raise QuestionError(problems)  # more than is worth tokenising
     scored = [q for q in asked if q.template.slot == "?"]
     slots = [q for q in asked if q.template.slot != "?"]
     tokens = Tokens(encoder)
@@ -74,16 +77,22 @@ def build_body(sources: Sequence[Source], encoder: Encoder, limits: Limits = Lim
 
     trie = Builder()
     keys: list[bytes] = []
+    queries: list[ScoredQuery] = []
     for q, options in zip(scored, variants):
         below = shape(options, q.query.ends)
+        alone = 0
         rule = msgspec.msgpack.encode((q.query.options, q.case_insensitive, q.query.ends, q.query.residual, options))
         for i in range(len(q.values)):
             text = q.text(i)
             trie.prompt(tokens[text], below, q.query.residual)
+            alone += len(tokens[text]) + len(below.nodes)
             keys.append(hashlib.sha256(msgspec.msgpack.encode((text, rule))).digest())
+        queries.append(ScoredQuery(
+            q.query.id, q.pack, q.context, q.query.group, q.query.options or (), q.values,
+            q.floor, q.case_insensitive, q.query.ends, q.query.residual, alone,
+        ))  # fmt: skip
     return encode(Body(
-        COMPILER, encoder.digest,
-        tuple([_scored(q, tokens) for q in scored]),
+        COMPILER, encoder.digest, tuple(queries),
         tuple([_slot(q, tokens) for q in slots]),
         pack_plan(trie.plan()), b"".join(keys),
         heads(((n, q.text(i)) for n, q in enumerate((*scored, *slots)) for i in range(len(q.values))), encoder),
@@ -115,39 +124,33 @@ def _ask(sources: Sequence[Source], limits: Limits, problems: list[Problem]) -> 
         problems.append(Problem(None, where, "too_many_options", f"{answers} answers (prompts times options), at most {limits.max_answers}"))
     if slots > limits.max_slots:
         problems.append(Problem(None, where, "too_many_extractions", f"{slots} slots (queries times combinations), at most {limits.max_slots}"))
-    if prompts > limits.max_prompts or answers > limits.max_answers:
-        raise QuestionError(problems)  # too much to look at one by one
     return asked
 
 
 def _variants(
     scored: Sequence[Question], tokens: Tokens, encoder: Encoder, limits: Limits, problems: list[Problem]
 ) -> list[list[list[Ids]]]:
-    """For each question and option the token ids of its variants; those that melt into an ending are dropped."""
+    """For each question and option the token ids of its variants.
+
+    Dropped: what melts into an ending, and what is a spelling of two options (dotless i and i are both I in capitals).
+    """
     spelled: list[list[list[str]]] = []
     for q in scored:
         spelled.append([
-            [f for f in forms(option, q.case_insensitive) if f == option or len(tokens[f]) == 1] for option in q.query.options or ()
+            [f for f in forms(option, q.case_insensitive) if f == option or (len(tokens[f]) == 1 and plain(tokens[f], encoder))]
+            for option in q.query.options or ()
         ])  # fmt: skip
     texts = [[q.text(i) for i in range(len(q.values))] for q in scored]
     melts = melting(encoder, tokens, zip(texts, (list(itertools.chain(*s)) for s in spelled)))
     problems += option_faults(scored, texts, tokens, encoder, melts, limits)
     out: list[list[list[Ids]]] = []
     for own, options in zip(texts, spelled):
-        ends = endings(own)
-        kept = [[f for f in fs if f == fs[0] or not any((e, f) in melts for e in ends)] for fs in options]
-        out.append([list(dict.fromkeys(tokens[f] for f in fs)) for fs in kept])
+        melted = set().union(*(melts.get(e, ()) for e in endings(own)))
+        kept = [[f for f in fs if f == fs[0] or f not in melted] for fs in options]
+        paths = [list(dict.fromkeys(tokens[f] for f in fs)) for fs in kept]
+        owners = Counter(itertools.chain(*paths))
+        out.append([[p for p in ps if p == ps[0] or owners[p] == 1] for ps in paths])
     return out
-
-
-def _scored(q: Question, tokens: Tokens) -> ScoredQuery:
-    options = q.query.options or ()
-    below = sum(len(tokens[o]) - 1 for o in options)
-    return ScoredQuery(
-        q.query.id, q.pack, q.context, q.query.group, options, q.values,
-        q.floor, q.case_insensitive, q.query.ends, q.query.residual,
-        sum(len(tokens[q.text(i)]) + below for i in range(len(q.values))),
-    )  # fmt: skip
 
 
 def _slot(q: Question, tokens: Tokens) -> SlotQuery:

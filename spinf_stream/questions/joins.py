@@ -17,7 +17,7 @@ from spinf_stream.questions.encoder import Encoder
 REACH = 32  # characters on either side that can melt together
 MEMO = 4096  # last words remembered
 _FIRST = re.compile(r"\s*\S*")
-_LAST = re.compile(r"\s?\S*\s*\Z")
+_LAST = re.compile(r"\s*\S*\s*\Z")
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
@@ -33,7 +33,7 @@ def head(text: str) -> str:
 
 
 def tail(text: str) -> str:
-    """What of a content can melt with the template after it: its last word and one space before it."""
+    """What of a content can melt with the template after it: its last word with the space on both sides."""
     found = _LAST.search(text[-REACH:])
     return found.group() if found else ""
 

@@ -42,21 +42,26 @@ class Tokens:
         return self._known[text]
 
 
-def melting(encoder: Encoder, tokens: Tokens, asked: Iterable[tuple[Iterable[str], Sequence[str]]]) -> set[tuple[str, str]]:
-    """The (ending, spelling) pairs that tokenise differently together than apart (DECISIONS 2).
+def melting(encoder: Encoder, tokens: Tokens, asked: Iterable[tuple[Iterable[str], Sequence[str]]]) -> dict[str, set[str]]:
+    """By ending, the spellings that tokenise differently together with it than apart (DECISIONS 2).
 
     asked: for each question its filled templates and its option spellings; every distinct ending meets every spelling.
     """
-    bad: set[tuple[str, str]] = set()
+    bad: dict[str, set[str]] = {}
     pairs = ((ending, o) for texts, options in asked for ending in endings(texts) for o in options)
     while block := list(dict.fromkeys(islice(pairs, BLOCK))):
         tokens.fetch(ending for ending, _ in block)
         for (ending, option), joint in zip(block, encoder.encode_batch([e + o for e, o in block])):
             if tuple(joint) != tokens[ending] + tokens[option]:
-                bad.add((ending, option))
+                bad.setdefault(ending, set()).add(option)
     return bad
 
 
 def endings(texts: Iterable[str]) -> list[str]:
     """Distinct ends of filled templates, in order."""
     return list(dict.fromkeys(t[-ENDING:] for t in texts))
+
+
+def plain(ids: Ids, encoder: Encoder) -> bool:
+    """No special token, and none that the model has no row for."""
+    return all(i < encoder.vocab and i not in encoder.bos for i in ids)

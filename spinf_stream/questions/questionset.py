@@ -38,7 +38,7 @@ class ScoredQuery(msgspec.Struct, frozen=True, array_like=True):
     case_insensitive: bool
     ends: bool
     residual: bool
-    tokens: int  # templates plus options less one token each: without case variants, nothing shared
+    tokens: int  # of its prompts, each a branch by itself: templates and the options' lead-ins
 
     @property
     def name(self) -> str:

@@ -117,7 +117,7 @@ def _field_faults(query: Query, template: Template, limits: Limits) -> list[_Fau
         faults.append(_Fault(".max_tokens", "invalid_field", f"at most {MAX_SEARCHED} unless generated"))
     if scored:
         faults += _option_faults(query, limits)
-    if query.ends and not query.residual:
+    if scored and query.ends and not query.residual:
         faults.append(_Fault(".ends", "field_not_allowed", "needs the whole vocabulary, which residual = false leaves out: keep one"))
     return faults
 

@@ -37,6 +37,9 @@ class Limits(NamedTuple):
     max_slots: int = 10  # extraction queries x combinations
 
 
+LIMITS = Limits()
+
+
 class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """p_calibrated = sigmoid(a * logit(p) + b)."""
 

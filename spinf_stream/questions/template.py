@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 Kind = Literal["?", "*", "n", "$"]
 _NAME = re.compile(r"[A-Za-z0-9_]+")
+_PLAIN = re.compile(r"[^{}<]+|<")
 _ANGLE = ("<*>", "<n>", "<$>")
 
 
@@ -69,7 +70,7 @@ def _scan(text: str, angle: bool) -> Template | None:
                 raise TemplateFault(f"has a '{{' at character {at} that is never closed: write {{{{ for a literal brace")
             name = text[at + 1 : close]
         else:
-            run = re.compile(r"[^{}<]+|<").match(text, at)
+            run = _PLAIN.match(text, at)
             assert run is not None
             literal, at = literal + run.group(), run.end()
             continue

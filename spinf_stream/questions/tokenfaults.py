@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from spinf_stream.questions.encoder import Encoder
-from spinf_stream.questions.options import Ids, Tokens, endings
+from spinf_stream.questions.options import Ids, Tokens, endings, plain
 from spinf_stream.questions.problems import Problem, Reason
 from spinf_stream.questions.rules import Question
 from spinf_stream.questions.spec import Limits
@@ -25,7 +25,7 @@ def template_faults(asked: Sequence[Question], tokens: Tokens, encoder: Encoder,
                 found.append(("empty_template", f"has no text before its slot{where}: nothing would be read but the article"))
             if most is not None and len(ids) > most:
                 found.append(("template_too_long", f"has {len(ids)} tokens{where}, at most {most}"))
-            if not _plain(ids, encoder):
+            if not plain(ids, encoder):
                 found.append(("special_token", f"gives a special token{where}"))
             for reason, message in found:
                 if reason not in seen:
@@ -34,9 +34,9 @@ def template_faults(asked: Sequence[Question], tokens: Tokens, encoder: Encoder,
 
 
 def option_faults(
-    scored: Sequence[Question], texts: Sequence[Sequence[str]], tokens: Tokens, encoder: Encoder, melts: Set[tuple[str, str]], limits: Limits
+    scored: Sequence[Question], texts: Sequence[Sequence[str]], tokens: Tokens, encoder: Encoder, melts: Mapping[str, Set[str]], limits: Limits
 ) -> Iterator[Problem]:
-    """texts[q] are question q's filled templates; melts are the (ending, spelling) pairs of options.melting."""
+    """texts[q] are question q's filled templates; melts is what options.melting found."""
     for q, own in zip(scored, texts):
         ends = endings(own)
         first: dict[Ids, int] = {}
@@ -49,7 +49,7 @@ def option_faults(
 
 
 def _option(
-    q: Question, option: str, own: Sequence[str], ends: Sequence[str], ids: Ids, encoder: Encoder, melts: Set[tuple[str, str]], limits: Limits
+    q: Question, option: str, own: Sequence[str], ends: Sequence[str], ids: Ids, encoder: Encoder, melts: Mapping[str, Set[str]], limits: Limits
 ) -> Iterator[tuple[Reason, str]]:
     if not ids:
         yield "invalid_field", "has no tokens"
@@ -57,9 +57,9 @@ def _option(
         yield "option_too_long", f"has {len(ids)} tokens, at most {limits.max_option_tokens}"
     elif len(ids) > 1 and not q.query.residual:
         yield "multi_token_option", f"has {len(ids)} tokens, and residual = false reads one: shorten it, or ask for the residual"
-    if not _plain(ids, encoder):
+    if not plain(ids, encoder):
         yield "special_token", "gives a special token"
-    bad = [e for e in ends if (e, option) in melts]
+    bad = [e for e in ends if option in melts.get(e, ())]
     if bad:
         prompt = next(i for i, text in enumerate(own) if text.endswith(bad[0]))
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
@@ -67,7 +67,3 @@ def _option(
             "option_boundary",
             f"melts into the end of the template{q.where(prompt)}{more}: end the template without a space and start the option with one",
         )
-
-
-def _plain(ids: Ids, encoder: Encoder) -> bool:
-    return all(i < encoder.vocab and i not in encoder.bos for i in ids)
