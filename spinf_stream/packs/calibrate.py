@@ -109,13 +109,13 @@ def read_scores(lines: Iterable[bytes], pack: Pack, context: str | None = None) 
     return Scores(by_id, models.pop(), fingerprints, bad)
 
 
-def join(rows: list[Row], scores: Scores) -> tuple[Answered, int]:
-    """Rows that have scores, and how many have none. Copies of a text count once: they would weigh double."""
+def join(rows: list[Row], scores: Scores, *, copies: bool = False) -> tuple[Answered, int]:
+    """Rows that have scores, and how many have none. Without `copies` a text counts once: in a fit it would weigh double."""
     kept: dict[str, Row] = {}
     missing = 0
     for row in rows:
         if row.id in scores.by_id:
-            kept.setdefault(row.key, row)
+            kept.setdefault(row.id if copies else row.key, row)
         else:
             missing += 1
     found = list(kept.values())
@@ -137,7 +137,7 @@ def calibrate(
         if n:
             warnings.append(f"{n} {what}")
     if test_rows is not None:
-        fit, (test, gone) = data, join([r for r in test_rows if r.labels is not None], scores)
+        fit, (test, gone) = data, join([r for r in test_rows if r.labels is not None], scores, copies=True)
         split = "a file of its own"
         if gone:
             warnings.append(f"{gone} test rows have no scores and are left out")

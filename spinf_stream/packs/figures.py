@@ -107,6 +107,8 @@ class Top(NamedTuple):
     ece: float
     log_loss: float
     losses: F64  # per article
+    confidence: F64  # the choice's share, per article
+    right: Bool
     groups: list[Bin]
 
 
@@ -116,9 +118,10 @@ def top(score: F64, truth: I64) -> Top:
     share = share / share.sum(1, keepdims=True)
     choice = share.argmax(1)
     right = choice == truth
-    groups = bins(share.max(1), right)
+    confidence = share.max(1)
+    groups = bins(confidence, right)
     losses = -np.log(np.clip(share[np.arange(len(truth)), truth], _TINY, None))
-    return Top(wilson(int(right.sum()), len(right)), ece(groups), float(losses.mean()), losses, groups)
+    return Top(wilson(int(right.sum()), len(right)), ece(groups), float(losses.mean()), losses, confidence, right, groups)
 
 
 def paired_bootstrap(before: F64, after: F64, draws: int = 10_000, seed: int = 0) -> Interval:

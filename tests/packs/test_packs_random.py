@@ -82,9 +82,9 @@ def test_two_faults_are_told_together() -> None:
 
 
 def test_any_value_anywhere_is_accepted_or_refused_but_never_a_crash() -> None:
-    """W29: 2,000 packs with one random node replaced by a random value."""
+    """W29: 1,000 packs with one random node replaced by a random value."""
     refused = 0
-    for seed in range(2_000):
+    for seed in range(1_000):
         rng = random.Random(20_000 + seed)
         doc = random_pack(rng)
         nodes = list(_containers(doc))
@@ -100,7 +100,7 @@ def test_any_value_anywhere_is_accepted_or_refused_but_never_a_crash() -> None:
             flat = np.full((1, pack.options), 0.5)
             Evaluator(pack).evaluate_all(flat, np.log(flat))
             pack.presentation(parameters=dict.fromkeys(pack.parameters, "here"))
-    assert refused > 1_500
+    assert refused > 750
 
 
 def _containers(value: Any) -> Any:
