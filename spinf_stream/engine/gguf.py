@@ -168,7 +168,10 @@ def _tokenizer(file: GgufFile) -> Tokenizer:
         merges = _merges(vocab)
     else:
         vocab = {t: i for i, t in enumerate(tokens)}
-        merges = [(left, right) for left, _, right in (m.partition(" ") for m in file.meta["tokenizer.ggml.merges"])]
+        listed = file.meta.get("tokenizer.ggml.merges")
+        if not listed:
+            raise ModelError(f"{file.path}: the metadata have no tokenizer.ggml.merges")
+        merges = [(left, right) for left, _, right in (m.partition(" ") for m in listed)]
     unknown = tokens[file.meta.get("tokenizer.ggml.unknown_token_id", 3)]
     tok = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     tok.normalizer = normalizers.Replace(" ", "▁")
