@@ -19,6 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
+from spinf_stream.kernels.launch import launch
 from spinf_stream.kernels.quantise.triton import saturate
 
 
@@ -130,7 +131,7 @@ class Tile(NamedTuple):
 def tile_for(head_dim: int, arch: int) -> Tile:
     """arch = 10 * major + minor. Ada has 99 KB of shared memory and no TMA."""
     if arch >= 90 and arch < 120:
-        return Tile(64, 32, 8, 2, False, True) if head_dim > 256 else Tile(128, 64, 8, 2, True, True)
+        return Tile(64, 32, 8, 2, False, True) if head_dim > 256 else Tile(64, 32, 4, 2, True, True)
     return Tile(16, 16, 4, 2, False, False) if head_dim > 256 else Tile(64, 32, 8, 2, False, False)
 
 
@@ -153,8 +154,9 @@ def forest_attention(
     inv_scale: float, out: torch.Tensor, tile: Tile, keys: Any = None,
 ) -> None:  # fmt: skip
     group = q.shape[1] // head_dim // kv_heads
-    forest_attention_kernel[(tiles.shape[0], kv_heads)](
-        q, keys_of(kv, head_dim, tile) if keys is None else keys, out, tiles, rows, inv_scale,
-        D=head_dim, G=group, KV=kv_heads, TOKENS=tokens_of(tile, group), BN=tile.keys, QUANT=out.element_size() == 1,
-        PIPE=tile.pipe, TMA=tile.tma, STAGES=tile.stages, num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
+    args = (q, keys_of(kv, head_dim, tile) if keys is None else keys, out, tiles, rows, inv_scale)
+    constants = {
+        "D": head_dim, "G": group, "KV": kv_heads, "TOKENS": tokens_of(tile, group), "BN": tile.keys,
+        "QUANT": out.element_size() == 1, "PIPE": tile.pipe, "TMA": tile.tma, "STAGES": tile.stages,
+    }  # fmt: skip
+    launch(forest_attention_kernel, (tiles.shape[0], kv_heads), args, constants, tile.warps, tile.stages)

@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from spinf_stream.kernels.launch import launch
+
 
 @triton.jit
 def gather_rows_kernel(src_ptr, index_ptr, out_ptr, W: tl.constexpr, BLOCK: tl.constexpr):
@@ -18,4 +20,4 @@ def gather_rows_kernel(src_ptr, index_ptr, out_ptr, W: tl.constexpr, BLOCK: tl.c
 
 def gather_rows(src: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> None:
     n, width = out.shape
-    gather_rows_kernel[(n,)](src, index, out, W=width, BLOCK=min(2048, triton.next_power_of_2(width)), num_warps=4)
+    launch(gather_rows_kernel, (n,), (src, index, out), {"W": width, "BLOCK": min(2048, triton.next_power_of_2(width))}, 4)

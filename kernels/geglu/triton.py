@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from spinf_stream.kernels.launch import launch
 from spinf_stream.kernels.quantise.triton import saturate
 
 
@@ -48,7 +49,6 @@ def geglu(
 ) -> None:
     n, width = out.shape
     block = min(BLOCK, triton.next_power_of_2(width))
-    geglu_kernel[(n * triton.cdiv(width, block),)](
-        gate_up, out if scale is None else scale, out, *factors, 1.0 if inv_scale is None else inv_scale,
-        WIDTH=width, BLOCK=block, ROW=scale is not None, STATIC=inv_scale is not None, num_warps=WARPS,
-    )  # fmt: skip
+    args = (gate_up, out if scale is None else scale, out, *factors, 1.0 if inv_scale is None else inv_scale)
+    constants = {"WIDTH": width, "BLOCK": block, "ROW": scale is not None, "STATIC": inv_scale is not None}
+    launch(geglu_kernel, (n * triton.cdiv(width, block),), args, constants, WARPS)

@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from spinf_stream.kernels.launch import launch
+
 
 @triton.jit
 def _logits(h_ptr, embed_ptr, row, token, n, cap, H: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, CAP: tl.constexpr):
@@ -99,10 +101,9 @@ def candidates(
     block: tuple[int, int, int] = (BM, BN, BK),
 ) -> None:  # fmt: skip
     (n, u), (bm, bn, bk) = out.shape, block
-    candidates_kernel[(triton.cdiv(n, bm), triton.cdiv(u, bn))](
-        h, embed, token, out, n, u, cap or 1.0, H=h.shape[1], BM=bm, BN=bn, BK=bk, CAP=bool(cap),
-        num_warps=WARPS, num_stages=stages(h.device),
-    )  # fmt: skip
+    constants = {"H": h.shape[1], "BM": bm, "BN": bn, "BK": bk, "CAP": bool(cap)}
+    grid = (triton.cdiv(n, bm), triton.cdiv(u, bn))
+    launch(candidates_kernel, grid, (h, embed, token, out, n, u, cap or 1.0), constants, WARPS, stages(h.device))
 
 
 def norms(
@@ -111,8 +112,7 @@ def norms(
 ) -> None:  # fmt: skip
     (vocab, hidden), n, (bm, bn, bk) = embed.shape, h.shape[0], block
     blocks = blocks_of(vocab, bn)
-    norms_kernel[(triton.cdiv(n, bm) * blocks,)](
-        h, embed, ends, parts, n, cap or 1.0, V=vocab, H=hidden, BM=bm, BN=bn, BK=bk, CAP=bool(cap),
-        num_warps=WARPS, num_stages=stages(h.device),
-    )  # fmt: skip
-    merge_kernel[(n,)](parts, out, n, BLOCKS=blocks, PAD=triton.next_power_of_2(blocks), num_warps=4)
+    constants = {"V": vocab, "H": hidden, "BM": bm, "BN": bn, "BK": bk, "CAP": bool(cap)}
+    args = (h, embed, ends, parts, n, cap or 1.0)
+    launch(norms_kernel, (triton.cdiv(n, bm) * blocks,), args, constants, WARPS, stages(h.device))
+    launch(merge_kernel, (n,), (parts, out, n), {"BLOCKS": blocks, "PAD": triton.next_power_of_2(blocks)}, 4)

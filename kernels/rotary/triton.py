@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from spinf_stream.kernels.launch import launch
+
 
 @triton.jit
 def _normed(ptr, heads, live, factor, eps, w_lo, w_hi, D: tl.constexpr, NORM: tl.constexpr, WEIGHT: tl.constexpr):
@@ -85,7 +87,7 @@ def keys_values_kernel(
 
 
 LOG2E = 1.4426950408889634
-WARPS = 4
+WARPS = 2
 
 
 def queries(
@@ -94,10 +96,9 @@ def queries(
 ) -> None:  # fmt: skip
     d = weight.shape[0]
     n, heads = out.shape[0], out.shape[1] // d
-    queries_kernel[(n,)](
-        raw, out if scale is None else scale, position, cos, sin, weight, out, factor, attention_scale * LOG2E, eps,
-        STRIDE=raw.stride(0), HEADS=heads, HB=triton.next_power_of_2(heads), D=d, ROW=scale is not None, num_warps=WARPS,
-    )  # fmt: skip
+    args = (raw, out if scale is None else scale, position, cos, sin, weight, out, factor, attention_scale * LOG2E, eps)
+    constants = {"STRIDE": raw.stride(0), "HEADS": heads, "HB": triton.next_power_of_2(heads), "D": d, "ROW": scale is not None}
+    launch(queries_kernel, (n,), args, constants, WARPS)
 
 
 def keys_values(
@@ -106,8 +107,9 @@ def keys_values(
 ) -> None:  # fmt: skip
     d = weight.shape[0]
     heads = kv.shape[1] // (2 * d)
-    keys_values_kernel[(kv.shape[0],)](
-        raw, kv if scale is None else scale, position, slot_row, cos, sin, weight, kv, *factors, eps,
-        STRIDE=raw.stride(0), KV=heads, HB=triton.next_power_of_2(heads), D=d, ROW=scale is not None,
-        V_NORM=v_norm, K_EQ_V=k_eq_v, num_warps=WARPS,
-    )  # fmt: skip
+    args = (raw, kv if scale is None else scale, position, slot_row, cos, sin, weight, kv, *factors, eps)
+    constants = {
+        "STRIDE": raw.stride(0), "KV": heads, "HB": triton.next_power_of_2(heads), "D": d, "ROW": scale is not None,
+        "V_NORM": v_norm, "K_EQ_V": k_eq_v,
+    }  # fmt: skip
+    launch(keys_values_kernel, (kv.shape[0],), args, constants, WARPS)

@@ -68,6 +68,7 @@ class LayerWeights:
     q_norm: torch.Tensor  # [head_dim]
     k_norm: torch.Tensor  # [head_dim]
     layer_scalar: float = 1.0
+    interleaved: bool = False  # gate_up rows alternate (gate 0, up 0, gate 1, ...): what gpu/ makes of them, in place
     # fp8 only, of qkv, o, gate_up, down. Weight scales: float32 [1], or [rows] where the parts of a fused projection
     # have different scales (quantising them again to a common one would cost accuracy). Input scales are static.
     weight_scale: dict[str, torch.Tensor] | None = None

@@ -19,6 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from spinf_stream.kernels.attention import triton as attention
+from spinf_stream.kernels.gated import triton as gated
 from spinf_stream.kernels.gather import triton as gather
 from spinf_stream.kernels.geglu import triton as geglu
 from spinf_stream.kernels.head import triton as head
@@ -42,14 +43,23 @@ def entries(arch: int) -> Iterator[Entry]:
     """The 12B's shapes and the demo model's."""
     for mode, out in ((0, "*bf16"), (1, "*fp8e4nv"), (2, "*fp8e4nv")):
         size = {"H": 3840, "BLOCK": 4096, "MODE": mode}
+        walk = {**size, "PROGRAMS": 792}
         common = {"out_ptr": out, "scale_ptr": "*fp32", "inv_scale": "fp32", "eps": "fp32", "weight_ptr": "*fp32", "x_ptr": "*bf16"}
         yield Entry(f"embed_norm/{mode}", norm.embed_norm_kernel, {**common, "token_ptr": "*i32", "embed_ptr": "*bf16", "embed_scale": "fp32"}, size, norm.WARPS)
-        yield Entry(f"residual_norm/{mode}", norm.residual_norm_kernel, {**common, "y_ptr": "*bf16", "post_ptr": "*fp32", "scalar": "fp32"}, size, norm.WARPS)
+        yield Entry(f"residual_norm/{mode}", norm.residual_norm_kernel, {**common, "y_ptr": "*bf16", "post_ptr": "*fp32", "scalar": "fp32", "rows": "i32"}, walk, norm.WARPS)
     yield Entry(
         "geglu", geglu.geglu_kernel,
         {"in_ptr": "*bf16", "scale_ptr": "*fp32", "out_ptr": "*fp8e4nv", "gate_factor": "fp32", "up_factor": "fp32", "inv_scale": "fp32"},
         {"WIDTH": 15360, "BLOCK": geglu.BLOCK, "ROW": True, "STATIC": True}, geglu.WARPS,
     )  # fmt: skip
+    if arch == 90:
+        yield Entry(
+            "gated", gated.gated_kernel,
+            {"x": f"tensordesc<fp8e4nv[{gated.BM}, {gated.BK}]>", "pairs": f"tensordesc<fp8e4nv[{gated.BN}, {gated.BK}]>",
+             "scale_ptr": "*fp32", "out_ptr": "*fp8e4nv", "gate_factor": "fp32", "up_factor": "fp32", "inv_scale": "fp32", "rows": "i32"},
+            {"WIDTH": 15360, "K": 3840, "BM": gated.BM, "BN": gated.BN, "BK": gated.BK, "GROUP": gated.GROUP, "PROGRAMS": 132,
+             "STAGES": gated.STAGES, "ROW": True}, gated.WARPS, gated.STAGES,
+        )  # fmt: skip
     yield Entry("gather_rows", gather.gather_rows_kernel, {"src_ptr": "*bf16", "index_ptr": "*i64", "out_ptr": "*bf16"}, {"W": 3840, "BLOCK": 2048}, 4)
     tables = {"scale_ptr": "*fp32", "position_ptr": "*i32", "cos_ptr": "*fp32", "sin_ptr": "*fp32", "weight_ptr": "*fp32", "raw_ptr": "*bf16", "eps": "fp32"}
     for name, heads, kv, d, k_eq_v in (("sliding", 16, 8, 256, False), ("global", 16, 1, 512, True)):

@@ -45,6 +45,11 @@ def test_products_run_on_tensor_cores(table):
             assert k["HMMA"] > 0, k
 
 
+def test_the_fused_mlp_multiplies_eight_bits(table):
+    found = [(k["QGMMA"] > 0, k["HGMMA"], k["HMMA"]) for k in table if k["name"] == "gated"]
+    assert found == ([(True, 0, 0)] if table[0]["arch"] == 90 else [])
+
+
 def test_keys_come_by_tma_on_hopper(table):
     for k in table:
         if k["name"].startswith("attention"):

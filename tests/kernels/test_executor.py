@@ -13,6 +13,7 @@ from tiny import make_tiny
 from spinf_stream.engine import reference
 from spinf_stream.engine.gpu.executor import GpuExecutor
 from spinf_stream.engine.gpu.gates import Trial
+from spinf_stream.engine.gpu.ops import naive_ops
 from spinf_stream.engine.gpu.slots import own_slots
 from spinf_stream.engine.packed import PackedEngine
 from spinf_stream.engine.seam import PassInput
@@ -112,6 +113,20 @@ def test_fp8_stack_follows_its_dequantised_weights(parts):
     assert rows < 0.2 and static < 0.2
     gate = replace(eight, layers=[replace(w, weight_scale={**w.weight_scale, "gate_up": 4 * w.weight_scale["gate_up"]}) for w in eight.layers])
     assert error(gate, True) > 2 * rows
+
+
+def test_fused_mlp_equals_its_two_halves(parts):
+    """On weights whose gate and up are interleaved in place; an executor of another kind then refuses the stack."""
+    stack, alnum, plan = parts
+    ids = trunks((17, 5))
+    want = run(fp8(stack), alnum, plan, ids)
+    mixed = fp8(stack)
+    got = run(mixed, alnum, plan, ids, ops=naive_ops(fused=True))
+    for a, b in zip(want, got):
+        np.testing.assert_allclose(a.cand, b.cand, atol=2e-5, rtol=0)
+    run(mixed, alnum, plan, ids, ops=naive_ops(fused=True))  # a second executor does not interleave again
+    with pytest.raises(ValueError, match="interleaved"):
+        GpuExecutor(mixed, alnum)
 
 
 def fp8(stack: Stack) -> Stack:

@@ -10,6 +10,8 @@ from spinf_stream.engine.forest import Chunk, layout
 from spinf_stream.engine.gpu import tables
 from spinf_stream.kernels.attention import naive as attention_naive
 from spinf_stream.kernels.attention import triton as attention
+from spinf_stream.kernels.gated import naive as gated_naive
+from spinf_stream.kernels.gated import triton as gated
 from spinf_stream.kernels.gather import naive as gather_naive
 from spinf_stream.kernels.gather import triton as gather
 from spinf_stream.kernels.geglu import naive as geglu_naive
@@ -73,6 +75,27 @@ def test_geglu(row):
     geglu.geglu(x, scale, (0.5, 2.0), b, None)
     close(b, a)
     assert torch.equal(torch.isfinite(b), torch.isfinite(a))
+
+
+@pytest.mark.parametrize("row", [False, True])
+def test_gated(row, monkeypatch):
+    """Float32 through the same tiles: several row blocks and groups of them, the last ones ragged."""
+    for name, value in {"BM": 16, "BN": 16, "BK": 16, "GROUP": 2}.items():
+        monkeypatch.setattr(gated, name, value)
+    n, hidden, width = 52, 48, 24
+    x, pairs = rand(n, hidden), rand(2 * width, hidden) / 4
+    scale = torch.rand(n, generator=GEN) + 0.5 if row else None
+    a, b = poison(n, width), poison(n, width)
+    gated_naive.gated(x, scale, pairs, (0.5, 2.0), a, 0.25)
+    gated.gated(x, scale, pairs, (0.5, 2.0), b, 0.25)
+    close(b, a, 1e-4)
+
+
+def test_interleaving_is_what_the_truth_reads():
+    w = rand(8, 4)
+    pairs = w.clone()
+    gated_naive.interleave(pairs)
+    assert torch.equal(pairs[0::2], w[:4]) and torch.equal(pairs[1::2], w[4:])
 
 
 def test_gather():

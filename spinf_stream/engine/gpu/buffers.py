@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
@@ -34,7 +32,6 @@ class Uploads:
         self.cuda = device.type == "cuda"
         self.host = torch.empty(0, dtype=torch.uint8)
         self.there = torch.empty(0, dtype=torch.uint8)
-        self.results: dict[str, torch.Tensor] = {}
 
     def send(self, arrays: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
         at, spans = 0, {}
@@ -51,13 +48,10 @@ class Uploads:
         self.there[:at].copy_(self.host[:at], non_blocking=True)
         return {name: self._typed(spans[name], a) for name, a in arrays.items()}
 
-    def fetch(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """Start a copy of `value` to pinned memory; read it after the pass's event."""
-        have: Any = self.results.get(name)
-        if have is None or have.numel() < value.numel() or have.dtype != value.dtype:
-            have = torch.empty(max(1024, value.numel() * 5 // 4), dtype=value.dtype, pin_memory=self.cuda)
-            self.results[name] = have
-        out = have[: value.numel()].view(value.shape)
+    def fetch(self, value: torch.Tensor) -> torch.Tensor:
+        """Start a copy of `value` to pinned memory; read it after the pass's event. Its own memory: many passes may be
+        launched before the first is read."""
+        out = torch.empty(value.shape, dtype=value.dtype, pin_memory=self.cuda)
         out.copy_(value, non_blocking=True)
         return out
 

@@ -33,7 +33,6 @@ class Handle(NamedTuple):
     cand: torch.Tensor  # pinned [c] float32 logits
     norms: torch.Tensor  # pinned [reads that need them, 3] float64
     events: tuple[torch.cuda.Event, torch.cuda.Event] | None
-    slot: int
 
 
 class GpuExecutor:
@@ -41,23 +40,33 @@ class GpuExecutor:
 
     row_scales: fp8 inputs of qkv and gate_up get a scale a row (the norm kernel holds the row) instead of the
     checkpoint's static one: never clipped, and an outlier never costs another row its precision.
+    fast_accum: fp8 products keep their partial sums in the tensor cores' own accumulators. On a 4-layer cut of the 12B it
+    changes the error against float32 by less than a hundredth (bench/results) and costs 6 % less time.
+    The executor owns the stack: where the fused MLP kernel runs, gate_up is interleaved in place.
     """
 
     def __init__(
-        self, stack: Stack, starts_alnum: NDArray[np.bool_], *, row_scales: bool = True, bit_exact: bool = False, ops: Ops | None = None
+        self,
+        stack: Stack,
+        starts_alnum: NDArray[np.bool_],
+        *,
+        row_scales: bool = True,
+        fast_accum: bool = True,
+        bit_exact: bool = False,
+        ops: Ops | None = None,
     ) -> None:
         self.stack = stack
         self.bit_exact = bit_exact
         self.default_budget = 32_768
         self.device = stack.embed.device
         cuda = self.device.type == "cuda"
-        self.ops = ops or (triton_ops(self.device) if cuda else naive_ops())
+        self.ops = ops or (triton_ops(self.device, stack.spec.hidden, stack.spec.intermediate) if cuda else naive_ops())
         self.slots = Slots()
         self.uploads = [Uploads(self.device) for _ in range(RING)]
         self.done: list[torch.cuda.Event | None] = [None] * RING
         self.passes = 0
         self.stream = torch.cuda.Stream(self.device) if cuda else None
-        self.forward = Forward(stack, starts_alnum, self.ops, Arena(self.device), row_scales)
+        self.forward = Forward(stack, starts_alnum, self.ops, Arena(self.device), row_scales, fast_accum)
         self.numerics: dict[str, object] = {
             "executor": "gpu/1",
             "torch": torch.__version__,
@@ -65,6 +74,7 @@ class GpuExecutor:
             "cublas": torch.version.cuda if cuda else None,
             "dtype": str(stack.embed.dtype),
             "row_scales": row_scales,
+            "fast_accum": fast_accum,
             **self.ops.table,
         }
 
@@ -114,8 +124,8 @@ class GpuExecutor:
             events[0].record()
         there = uploads.send(arrays)
         cand, norms = self.forward(there, heads, layout)
-        cand, norms = uploads.fetch("cand", cand), uploads.fetch("norms", norms)
+        cand, norms = uploads.fetch(cand), uploads.fetch(norms)
         if events is not None:
             events[1].record()
             self.done[slot] = events[1]
-        return Handle(layout, heads, cand, norms, events, slot)
+        return Handle(layout, heads, cand, norms, events)

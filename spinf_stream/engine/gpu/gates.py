@@ -150,7 +150,7 @@ def _max(worst: float, a: np.ndarray, b: np.ndarray) -> float:
     return worst if not len(a) or np.array_equal(a, b) else max(worst, float(np.abs(a - b).max()))
 
 
-def product_gates(stack: Stack, rows: Sequence[int] = (16, 57, 64, 65, 100, 870, 1024, 4095, 8192)) -> Iterator[Gate]:
+def product_gates(stack: Stack, fast: bool, rows: Sequence[int] = (16, 57, 64, 65, 100, 870, 1024, 4095, 8192)) -> Iterator[Gate]:
     """A row's bits in every shape of matrix product, for every number of rows and place among them."""
     seen: set[tuple[int, ...]] = set()
     for w in stack.layers:
@@ -159,27 +159,27 @@ def product_gates(stack: Stack, rows: Sequence[int] = (16, 57, 64, 65, 100, 870,
             if weight.shape in seen:
                 continue
             seen.add(tuple(weight.shape))
-            yield Gate(f"product {weight.shape[0]} x {weight.shape[1]}: any number of rows", _product(weight, rows))
+            yield Gate(f"product {weight.shape[0]} x {weight.shape[1]}: any number of rows", _product(weight, fast, rows))
 
 
-def _product(weight: torch.Tensor, rows: Sequence[int]) -> float:
+def _product(weight: torch.Tensor, fast: bool, rows: Sequence[int]) -> float:
     gen = torch.Generator(device=weight.device).manual_seed(0)
-    most = max(rows) + 64
+    most = padded(max(rows) + 64)
     x = torch.randn(most, weight.shape[1], generator=gen, device=weight.device)
     x = (x * 40).clamp(-448, 448).to(FP8) if weight.dtype == FP8 else x.to(weight.dtype)
-    run = Projection(weight)
-    out = torch.bfloat16 if weight.dtype == FP8 else weight.dtype
+    run = Projection(weight, fast=fast)
+    kind = torch.bfloat16 if weight.dtype == FP8 else weight.dtype
 
-    def product(a: torch.Tensor, n: int) -> torch.Tensor:
-        return run(a, torch.empty(padded(n), weight.shape[0], dtype=out, device=weight.device), n)
+    def product(a: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(len(a), weight.shape[0], dtype=kind, device=weight.device)
+        run(a, out)
+        return out
 
-    whole = product(x, most - 64)
+    whole = product(x)
     worst = 0.0
-    for n in rows:
-        for at in (0, 16, most - 64 - padded(n)):
-            if at < 0:
-                continue
-            part = product(x[at : at + padded(n)].clone(), n)
+    for n in map(padded, rows):
+        for at in (0, 16, most - n):
+            part = product(x[at : at + n].clone())
             if not torch.equal(part, whole[at : at + n]):
                 worst = max(worst, float((part.float() - whole[at : at + n].float()).abs().max()))
     return worst

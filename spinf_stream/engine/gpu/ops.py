@@ -15,6 +15,7 @@ class Ops(NamedTuple):
     keys_values: Callable[..., None]
     attention: Callable[..., None]  # naive's signature
     geglu: Callable[..., None]
+    gated: Callable[..., None] | None  # product and geglu in one, on interleaved weights; None where there is none
     gather_rows: Callable[..., None]
     candidates: Callable[..., None]
     norms: Callable[..., None]
@@ -23,8 +24,9 @@ class Ops(NamedTuple):
     table: dict[str, Any]  # what of the kernels goes into the fingerprint
 
 
-def naive_ops(tile: tuple[int, int] = (64, 32)) -> Ops:
+def naive_ops(tile: tuple[int, int] = (64, 32), fused: bool = False) -> Ops:
     from spinf_stream.kernels.attention import naive as attention
+    from spinf_stream.kernels.gated import naive as gated
     from spinf_stream.kernels.gather import naive as gather
     from spinf_stream.kernels.geglu import naive as geglu
     from spinf_stream.kernels.head import naive as head
@@ -33,15 +35,16 @@ def naive_ops(tile: tuple[int, int] = (64, 32)) -> Ops:
 
     return Ops(
         norm.embed_norm, norm.residual_norm, rotary.queries, rotary.keys_values, attention.forest_attention, geglu.geglu,
-        gather.gather_rows, head.candidates, head.norms, lambda vocab: 1, lambda head_dim, group: tile, {"kernels": "naive/1"},
+        gated.gated if fused else None, gather.gather_rows, head.candidates, head.norms, lambda vocab: 1, lambda head_dim, group: tile, {"kernels": "naive/1"},
     )  # fmt: skip
 
 
-def triton_ops(device: torch.device) -> Ops:
-    """Static tables by architecture; nothing is tuned at run time."""
+def triton_ops(device: torch.device, hidden: int, width: int) -> Ops:
+    """Static tables by architecture; nothing is tuned at run time. hidden and width: the MLP's sizes."""
     import triton
 
     from spinf_stream.kernels.attention import triton as attention
+    from spinf_stream.kernels.gated import triton as gated
     from spinf_stream.kernels.gather import triton as gather
     from spinf_stream.kernels.geglu import triton as geglu
     from spinf_stream.kernels.head import triton as head
@@ -64,6 +67,16 @@ def triton_ops(device: torch.device) -> Ops:
             keys[key] = (kv.shape[0], attention.keys_of(kv, head_dim, tile))
         attention.forest_attention(q, kv, tiles, rows, head_dim, kv_heads, inv_scale, out, tile, keys[key][1])
 
+    weights: dict[int, Any] = {}  # of a weight that stays: its descriptor
+
+    def gate(x: torch.Tensor, scale: torch.Tensor | None, pairs: torch.Tensor, factors: tuple[float, float], out: torch.Tensor, inv_scale: float) -> None:
+        at = pairs.data_ptr()
+        if at not in weights:
+            weights[at] = gated.tiles_of(pairs, gated.BN)
+        gated.gated(x, scale, pairs, factors, out, inv_scale, weights[at])
+
+    fused = gated.fits(device, hidden, width)
+
     def tile(head_dim: int, group: int) -> tuple[int, int]:
         t = attention.tile_for(head_dim, arch)
         return attention.tokens_of(t, group), t.keys
@@ -73,9 +86,11 @@ def triton_ops(device: torch.device) -> Ops:
         "triton": triton.__version__,
         "arch": arch,
         "attention": {d: attention.tile_for(d, arch)._asdict() for d in (256, 512)},
+        "gated": [gated.BM, gated.BN, gated.BK, gated.GROUP, gated.WARPS, gated.STAGES] if fused else None,
         "head": [head.BM, head.BN, head.BK, head.WARPS, head.stages(device)],
     }
     return Ops(
-        norm.embed_norm, norm.residual_norm, rotary.queries, rotary.keys_values, attend, geglu.geglu, gather.gather_rows,
+        norm.embed_norm, norm.residual_norm, rotary.queries, rotary.keys_values, attend, geglu.geglu, gate if fused else None,
+        gather.gather_rows,
         head.candidates, head.norms, head.blocks_of, tile, table,
     )  # fmt: skip
