@@ -1,4 +1,4 @@
-"""`spinf-stream model list | fetch NAME | verify [NAME]`: the converted models in the cache.
+"""`spinf-stream model list | fetch NAME | verify [NAME] | quantize SRC`: the converted models in the cache.
 
 Exit codes: 0 ok, 1 a model is damaged, 2 it cannot be had as asked, 3 its source is away.
 """
@@ -8,9 +8,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spinf_stream.errors import UsageError
 from spinf_stream.settings_cli import add_settings, loaded
+
+if TYPE_CHECKING:
+    from spinf_stream.config import Settings
+    from spinf_stream.engine.tokenizer import Encoder
 
 NAME = "demo, a folder, a .gguf file, or hub-id@revision"
 
@@ -27,13 +33,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         if action != "list":
             sub.add_argument("name", metavar="NAME", help=NAME, nargs="?" if action == "verify" else None)
         add_settings(sub, ("cache_dir",))
+    line = "write a static fp8 checkpoint; input scales come from the articles of a calibration file"
+    sub = actions.add_parser("quantize", help=line, description=line[0].upper() + line[1:] + ".", allow_abbrev=False)
+    sub.add_argument("name", metavar="SRC", help=NAME)
+    sub.add_argument("--calibration", metavar="FILE", type=Path, required=True, help="JSONL of articles like those to be scored")
+    sub.add_argument("--out", metavar="DIR", type=Path, required=True, help="a new folder; load it with --model DIR --dtype fp8")
+    add_settings(sub, ("cache_dir", "device", "content", "max_content_tokens"))
 
 
 def run(args: argparse.Namespace) -> int:
     from spinf_stream.engine.models import ModelAway, ModelError
 
     try:
-        return {"list": _list, "fetch": _fetch, "verify": _verify}[args.action](args)
+        return {"list": _list, "fetch": _fetch, "verify": _verify, "quantize": _quantize}[args.action](args)
     except ModelAway as e:
         raise UsageError(str(e), 3) from None
     except ModelError as e:
@@ -85,6 +97,49 @@ def _verify(args: argparse.Namespace) -> int:
             discard(entry)
         print(f"{entry.meta['name']}: {'damaged, it is converted again at its next use' if problems else 'ok'}")
     return 1 if damaged else 0
+
+
+def _quantize(args: argparse.Namespace) -> int:
+    from spinf_stream.engine import quantize
+    from spinf_stream.engine.weights import fetch, load
+
+    settings = loaded(args).settings
+    entry = fetch(args.name, settings.cache(), _progress(args.name))
+    quantize.check(entry, args.out)
+    stack, encoder = load(args.name, "auto", settings.device, settings.cache())
+    texts = _texts(args.calibration, settings, encoder)
+    total, seen, show = sum(map(len, texts)), 0, _progress(args.name)
+
+    def done(tokens: int) -> None:
+        nonlocal seen
+        seen += tokens
+        show("calibrating", seen, total)
+
+    amax = quantize.calibrate(stack, texts, done)
+    digest = quantize.write(entry, amax, args.out, {"articles": len(texts), "tokens": total})
+    print(f"{args.out}: fp8, calibrated on {len(texts)} articles, {total} tokens; sha256 {digest}")
+    return 0
+
+
+def _texts(path: Path, settings: Settings, encoder: Encoder) -> list[list[int]]:
+    """The articles of a JSONL file as trunks, exactly as they would be scored."""
+    from spinf_stream.engine.content import assemble, tokenise
+    from spinf_stream.records import Refused, decode_article
+
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as e:
+        raise UsageError(f"{path}: {e.strerror}") from None
+    texts = []
+    for n, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            content = assemble(decode_article(line), settings.content)
+        except Refused as e:
+            raise UsageError(f"{path}: line {n}: {e}") from None
+        texts.append(tokenise(encoder, content, ("", ""), settings.max_content_tokens).ids)
+    return texts
 
 
 def _progress(name: str) -> Callable[[str, int, int], None]:

@@ -3,12 +3,14 @@
     w8 = e4m3(clamp(w / weight_scale, +-448)),  weight_scale = max|w| / 448 (at least 1e-12 / 448)
     x8 = e4m3(clamp(x / input_scale, +-448)),   y = (x8 w8^T) * input_scale * weight_scale
 
-One fused projection (qkv, gate_up) has several parts. Their weight scales stay as they are, one a part: nothing is
-quantised twice. Their input scales belong to the same input; were they different, the larger would be used.
+One fused projection (qkv, gate_up) has several parts. In a foreign checkpoint their weight scales differ and stay as
+they are, one a part: nothing is quantised twice. Their input scales belong to the same input; were they different, the
+larger would be used. The checkpoints written here give the parts one scale.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,6 +40,8 @@ def is_static_fp8(config: Mapping[str, Any]) -> bool:
                 raise Unsupported(f"{where}: {what} must be static symmetric 8-bit floats with one scale a tensor")
     if not groups:
         raise Unsupported(f"{where}: no config_groups")
+    if table.get("kv_cache_scheme") is not None:
+        raise Unsupported(f"{where}: kv_cache_scheme is not supported, keys and values are never quantised here")
     return True
 
 
@@ -51,7 +55,28 @@ def row_scale(scales: Sequence[float], rows: Sequence[int]) -> torch.Tensor:
     return torch.repeat_interleave(torch.tensor(scales, dtype=torch.float32), torch.tensor(rows))
 
 
-def quantise(weight: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """(e4m3 weight, scale) of a [out, in] weight, rounded to nearest even."""
-    scale = (weight.abs().amax().to(torch.float32).clamp_min(1e-12) / E4M3_MAX).item()
-    return (weight.to(torch.float32) / scale).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn), scale
+def weight_scale(weight: torch.Tensor) -> float:
+    """Of a whole fused projection: e4m3 is a floating format, a scale shared by the parts costs it next to nothing."""
+    return float(weight.abs().amax().to(torch.float32).clamp_min(1e-12)) / E4M3_MAX
+
+
+def input_scale(amax: float) -> float:
+    """A power of two with headroom of two over the largest input seen in calibration."""
+    return 2.0 ** math.ceil(math.log2(2.0 * max(amax, 1e-12) / E4M3_MAX))
+
+
+def quantise(weight: torch.Tensor, scale: float) -> torch.Tensor:
+    """e4m3, rounded to nearest even."""
+    return (weight.to(torch.float32) / scale).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+
+
+def quantization_config() -> dict[str, Any]:
+    """What a config.json says about such a checkpoint."""
+    part = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": part, "input_activations": part}},
+        "ignore": ["lm_head"],
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -22,30 +22,38 @@ def logprobs(stack: Stack, ids: Sequence[int], at: Sequence[int] | None = None) 
     return torch.log_softmax(logits.double(), dim=-1)
 
 
+See = Callable[[int, str, torch.Tensor], None]  # layer, projection (qkv, o, gate_up, down), its input [T, in]
+
+
 @torch.no_grad()
-def forward(stack: Stack, ids: Sequence[int]) -> torch.Tensor:
-    """[T, hidden] float32 after the last layer, before the final norm."""
+def forward(stack: Stack, ids: Sequence[int], see: See = lambda layer, name, x: None) -> torch.Tensor:
+    """[T, hidden] float32 after the last layer, before the final norm. `see` is shown what each projection reads."""
     spec = stack.spec
     x = stack.embed[list(ids)].float() * spec.embed_scale
-    for layer, w in zip(spec.layers, stack.layers):
+    for i, (layer, w) in enumerate(zip(spec.layers, stack.layers)):
+
+        def project(name: str, rows: torch.Tensor, i: int = i, w: LayerWeights = w) -> torch.Tensor:
+            see(i, name, rows)
+            return rows @ linear(w, name).T
+
         inverse = torch.tensor(spec.ropes[layer.rope], dtype=torch.float32, device=x.device)
-        mixed = attention(layer, w, rms(x, w.attn_in, spec.eps), inverse, spec.eps)
-        x = x + rms(mixed, w.attn_out, spec.eps)
-        gate, up = (rms(x, w.mlp_in, spec.eps) @ linear(w, "gate_up").T).chunk(2, dim=-1)
-        mlp = (torch.nn.functional.gelu(gate, approximate="tanh") * up) @ linear(w, "down").T
+        mixed = attention(layer, w, project("qkv", rms(x, w.attn_in, spec.eps)), inverse, spec.eps)
+        x = x + rms(project("o", mixed), w.attn_out, spec.eps)
+        gate, up = project("gate_up", rms(x, w.mlp_in, spec.eps)).chunk(2, dim=-1)
+        mlp = project("down", torch.nn.functional.gelu(gate, approximate="tanh") * up)
         x = (x + rms(mlp, w.mlp_out, spec.eps)) * w.layer_scalar
     return x
 
 
-def attention(layer: LayerSpec, w: LayerWeights, x: torch.Tensor, inverse: torch.Tensor, eps: float) -> torch.Tensor:
-    """[T, hidden] of normed rows x, after the output projection."""
-    length, d = len(x), layer.head_dim
-    heads = (x @ linear(w, "qkv").T).view(length, -1, d).transpose(0, 1)  # [q + k (+ v) heads, T, d]
+def attention(layer: LayerSpec, w: LayerWeights, qkv: torch.Tensor, inverse: torch.Tensor, eps: float) -> torch.Tensor:
+    """[T, heads * head_dim] from the fused projection qkv [T, qkv_rows]."""
+    length, d = len(qkv), layer.head_dim
+    heads = qkv.view(length, -1, d).transpose(0, 1)  # [q + k (+ v) heads, T, d]
     q, k = heads[: layer.heads], heads[layer.heads : layer.heads + layer.kv_heads]
     v = k if layer.k_eq_v else heads[layer.heads + layer.kv_heads :]
     if layer.v_norm or layer.k_eq_v:
         v = rms(v, None, eps)
-    position = torch.arange(length, device=x.device)
+    position = torch.arange(length, device=qkv.device)
     q = rotate(rms(q, w.q_norm, eps), position, inverse)
     k = rotate(rms(k, w.k_norm, eps), position, inverse)
     group = layer.heads // layer.kv_heads
@@ -56,7 +64,7 @@ def attention(layer: LayerSpec, w: LayerWeights, x: torch.Tensor, inverse: torch
         seen &= distance < layer.window
     weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
     mixed = weights @ v.repeat_interleave(group, 0)
-    return mixed.transpose(0, 1).reshape(length, -1) @ linear(w, "o").T
+    return mixed.transpose(0, 1).reshape(length, -1)
 
 
 def rms(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
