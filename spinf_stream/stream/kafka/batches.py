@@ -7,10 +7,10 @@ a subclass of the client's own plain reader, which keeps such bytes as surrogate
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from typing import Any
 
-import aiokafka.consumer.fetcher
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecordPy
 from aiokafka.record.memory_records import _MemoryRecordsPy
@@ -78,6 +78,12 @@ class _Records(_MemoryRecordsPy):
         return batch if batch is None or data is None else _Batch(batch, data)
 
 
-def install() -> None:
-    """From now on every consumer of this process reads so. The client offers no other place to hook in."""
-    aiokafka.consumer.fetcher.MemoryRecords = _Records
+def install(fetcher: Any) -> None:
+    """From now on this consumer's fetcher reads so.
+
+    The client offers no place to hook in, so its handler of fetch answers is bound again with one name meaning another
+    class; other consumers of the process keep theirs.
+    """
+    theirs = type(fetcher)._proc_fetch_request
+    ours = types.FunctionType(theirs.__code__, {**theirs.__globals__, "MemoryRecords": _Records}, theirs.__name__)
+    fetcher._proc_fetch_request = types.MethodType(ours, fetcher)

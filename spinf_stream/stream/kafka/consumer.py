@@ -36,7 +36,6 @@ class Consumer:
     """One member of the group, reading one topic. All methods but the coroutines are immediate."""
 
     def __init__(self, s: Settings) -> None:
-        batches.install()
         self._s = s
         self._turn = 0
         rebalance = max(s.session_timeout_ms, int(1000 * (s.drain_seconds + 10)))
@@ -56,6 +55,7 @@ class Consumer:
         except CLIENT_ERRORS as e:
             await self._client.stop()
             raise Away(f"Kafka at {self._s.brokers}: {brief(e)}") from None
+        batches.install(self._client._fetcher)
         self._client.subscribe([self._s.input_topic], listener=_Adapter(self, listener))
 
     async def poll(self, partitions: Sequence[int], each: int, timeout: float) -> list[Record]:
