@@ -87,16 +87,16 @@ class AtLeastOnce:
         return None
 
     async def commit(self, partitions: Iterable[Partition], draining: bool = False, timeout: float = 15.0) -> None:
-        points: dict[Partition, int] = {}
+        points: dict[Partition, tuple[int, int]] = {}
         for p in partitions:
             if p.alive and p.offsets is not None:
                 point = p.offsets.point(None if draining else self._consumer.position(p.number))
                 if point != p.offsets.committed:
-                    points[p] = point
+                    points[p] = point, p.offsets.published
         if not points:
             return
         try:
-            await self._consumer.commit({p.number: point for p, point in points.items()}, timeout)
+            await self._consumer.commit({p.number: point for p, (point, _) in points.items()}, timeout)
         except Rebalanced:
             self._metrics.commits.labels("rebalanced").inc()
         except Away as e:
@@ -104,8 +104,8 @@ class AtLeastOnce:
             log.warning("%s; tried again", e)
         else:
             self._metrics.commits.labels("ok").inc()
-            for p, point in points.items():
-                committed(p, point, self._metrics)
+            for p, (point, published) in points.items():
+                committed(p, point, published, self._metrics)
 
     async def close(self, number: int) -> None:
         return None
@@ -166,7 +166,8 @@ class ExactlyOnce:
             self._metrics.transactions.labels("failed").inc()
             raise Aborted(str(e)) from e
         self._metrics.transactions.labels("committed").inc()
-        committed(p, offset, self._metrics)
+        if p.offsets is not None:
+            committed(p, offset, p.offsets.published + len(unit), self._metrics)
 
     async def tick(self, p: Partition) -> None:
         """An idle partition's position is committed too, so that lag reaches 0 past markers and a new group exists."""
@@ -188,8 +189,9 @@ class ExactlyOnce:
         await asyncio.gather(*(self.close(n) for n in list(self._producers)))
 
 
-def committed(p: Partition, offset: int, metrics: Metrics) -> None:
+def committed(p: Partition, offset: int, published: int, metrics: Metrics) -> None:
+    """`offset` is safe, and with it the first `published` records of the epoch."""
     if p.alive and p.offsets is not None:
-        p.offsets.committed = offset
+        p.offsets.committed, p.offsets.secured = offset, published
         metrics.committed.labels(p.topic, str(p.number)).set(offset)
         metrics.progress.labels("commit").set_to_current_time()

@@ -50,6 +50,10 @@ class Outgoing(NamedTuple):
     timestamp: int | None
     partition: int | None = None
 
+    @property
+    def size(self) -> int:
+        return len(self.key or b"") + len(self.value or b"") + sum(len(k) + len(v or b"") for k, v in self.headers)
+
 
 class Settled(NamedTuple):
     """A record with its outcome, waiting for its turn to be published."""
@@ -60,6 +64,10 @@ class Settled(NamedTuple):
     reason: Reason | None = None  # of the dead
     item: Item | None = None  # of those that had a work
     mark: Answer | None = None  # to be remembered under the item's digest once `out` is committed
+
+    @property
+    def size(self) -> int:
+        return 0 if self.out is None else self.out.size
 
 
 @dataclass(eq=False, slots=True)

@@ -23,6 +23,8 @@ class Offsets(Generic[T]):
 
     def __init__(self, start: int, committed: int | None = None) -> None:
         self.committed = committed
+        self.published = 0  # records of this epoch that are out
+        self.secured = 0  # of those, below the committed offset
         self._point = start
         self._last = start - 1
         self._waiting: deque[Seen] = deque()  # seen, not yet published
@@ -57,6 +59,7 @@ class Offsets(Generic[T]):
         for _ in range(count):
             self._point = self._waiting.popleft().offset + 1
         self._taken -= count
+        self.published += count
         if self._waiting:
             self._point = self._waiting[0].offset
 
@@ -76,6 +79,11 @@ class Offsets(Generic[T]):
     def waiting(self) -> int:
         """Records seen past the finished prefix."""
         return len(self._waiting)
+
+    @property
+    def uncommitted(self) -> int:
+        """Records published past the committed offset: what a sudden death repeats."""
+        return self.published - self.secured
 
     @property
     def settled(self) -> int:

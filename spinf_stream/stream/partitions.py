@@ -22,7 +22,7 @@ class Partition:
         self.admitting = True  # records read go on to the batcher; false from the start of a drain
         self.silent = False  # no unit is begun any more; the one under way may end
         self.flying = 0  # items admitted and not yet settled
-        self.bytes = 0  # of the records seen and not yet published
+        self.bytes = 0  # of the records seen and not yet published, and of their outputs
         self.publishing = False
         self.fruitful = False  # something of this epoch was published
         self.changed = asyncio.Event()  # something settled: the publisher looks
@@ -44,13 +44,14 @@ class Partition:
         if not self.alive or self.offsets is None:
             return False
         self.offsets.settle(settled.record.offset, settled)
+        self.bytes += settled.size
         self.changed.set()
         return True
 
     def published(self, unit: list[Settled]) -> None:
         assert self.offsets is not None
         self.offsets.publish(len(unit))
-        self.bytes -= sum(s.record.size for s in unit)
+        self.bytes -= sum(s.record.size + s.size for s in unit)
         self.fruitful = True
 
     def close(self) -> None:
@@ -61,6 +62,11 @@ class Partition:
     @property
     def waiting(self) -> int:
         return self.offsets.waiting if self.offsets is not None else 0
+
+    @property
+    def exposed(self) -> int:
+        """Records read past the committed offset."""
+        return self.offsets.waiting + self.offsets.uncommitted if self.offsets is not None else 0
 
     @property
     def drained(self) -> bool:

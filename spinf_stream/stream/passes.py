@@ -68,7 +68,9 @@ class Passes:
         parts: list[list[Work]] = [list(window.works)]
         wait, alone = BACKOFF[0], 0
         while parts:
-            part = parts.pop()
+            part = [w for w in parts.pop() if w.items]  # an epoch may have ended meanwhile
+            if not part:
+                continue
             try:
                 answers = await self._pass(part)
             except EngineFatal:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,7 @@ POLL_RECORDS = 32  # of one partition at a time, so that none starves the others
 QUEUE_RECORDS = 256  # read and not yet decoded
 POLL_SECONDS = 0.05
 LOW_WATER = 0.75  # reading goes on below this share of what paused it
-MARKS_WAITING = 4096
+MARKS_WAITING = 512  # answers held for Redis; it is slower than the engine only when it is ill
 MARKS_SECONDS = 2.0  # given to the last of them at the end
 
 
@@ -60,9 +61,10 @@ class Pipeline:
         self.stopping = False
         self.began = time.monotonic()
         self.failed: asyncio.Future[Stopped] = asyncio.get_running_loop().create_future()
-        self.cpu = ThreadPoolExecutor(2, thread_name_prefix="cpu")
+        self.cpu = ThreadPoolExecutor(max(2, min(8, (os.cpu_count() or 2) // 2)), thread_name_prefix="cpu")
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
+        self._commit_now = asyncio.Event()
         self._marks: asyncio.Queue[Done] = asyncio.Queue(MARKS_WAITING)
 
         self.batcher = Batcher(scorer.engine.budget, s.max_wait_ms / 1000)
@@ -73,7 +75,7 @@ class Pipeline:
         self.delivery: Delivery = kind(s, self.consumer, metrics, self._max_bytes)
         self.intake = Intake(s, scorer, self.settle, self.batcher, self.dedup, metrics, self.cpu, self._wake.set)
         self.passes = Passes(scorer, runner, self.batcher, self.dedup, metrics, self.cpu, self.intake.deliver)
-        self.publisher = Publisher(s, self.delivery, self.settle, self.batcher, metrics, self._refresh, self._remember)
+        self.publisher = Publisher(s, self.delivery, self.settle, self.batcher, metrics, self._refresh, self._published)
         self.assignment = Assignment(
             s, self.consumer, self.delivery, self.publisher, self.intake, self.batcher, metrics, self.spawn, self._wake.set
         )
@@ -146,13 +148,14 @@ class Pipeline:
         self.failed.set_result(stopped)
 
     async def _poll(self) -> None:
-        """Reads all the time: while paused too, because the call keeps the membership."""
+        """Reads all the time: while paused or draining too, because the call keeps the membership."""
         a, m = self.assignment, self.metrics
-        while not self.stopping:
+        limit = self.s.max_inflight_records
+        while True:
             self._backpressure()
-            wanted = [n for n, p in a.partitions.items() if p.admitting and p.waiting < self.s.max_inflight_records]
+            room = {n: min(POLL_RECORDS, limit - p.exposed) for n, p in a.partitions.items() if p.admitting and not a.paused}
             try:
-                records = await self.consumer.poll([] if a.paused else wanted, POLL_RECORDS, POLL_SECONDS)
+                records = await self.consumer.poll({n: most for n, most in room.items() if most > 0}, POLL_SECONDS)
             except kafka.Away as e:
                 m.unreadable.inc()
                 if broken := self.consumer.broken:
@@ -221,13 +224,21 @@ class Pipeline:
             self._wake.set()
 
     async def _commit(self) -> None:
+        """After every interval, or as soon as a quarter of what may be exposed is published and not committed."""
         while True:
-            await asyncio.sleep(self.s.commit_interval_ms / 1000)
+            try:
+                await asyncio.wait_for(self._commit_now.wait(), self.s.commit_interval_ms / 1000)
+            except TimeoutError:
+                pass
+            self._commit_now.clear()
             began = time.monotonic()
             await self.delivery.commit(self.assignment.partitions.values())
             self.metrics.stage.labels("commit").observe(time.monotonic() - began)
 
-    def _remember(self, done: list[Done]) -> None:
+    def _published(self, done: list[Done]) -> None:
+        open_ = self.assignment.partitions.values()
+        if 4 * sum(p.offsets.uncommitted for p in open_ if p.offsets) >= self.s.max_inflight_records:
+            self._commit_now.set()
         for d in done:
             if self._marks.full():
                 self.metrics.marks.labels("skipped").inc()

@@ -14,7 +14,7 @@ from spinf_stream.records import Answer
 from spinf_stream.stream.batcher import Batcher
 from spinf_stream.stream.dead_letters import PREFIX, Limits
 from spinf_stream.stream.delivery import Aborted, Delivery
-from spinf_stream.stream.flow import Outgoing, Record, Settled
+from spinf_stream.stream.flow import Record, Settled
 from spinf_stream.stream.kafka import Away, PublishFailed, size
 from spinf_stream.stream.partitions import Partition
 from spinf_stream.stream.settle import Settle
@@ -42,7 +42,7 @@ class Publisher:
 
     def __init__(
         self, settings: Settings, delivery: Delivery, settle: Settle, batcher: Batcher, metrics: Metrics,
-        refresh: Callable[[], Awaitable[None]], remember: Callable[[list[Done]], None],
+        refresh: Callable[[], Awaitable[None]], published: Callable[[list[Done]], None],
     ) -> None:  # fmt: skip
         self._tick = settings.commit_interval_ms / 1000
         self._delivery = delivery
@@ -50,7 +50,7 @@ class Publisher:
         self._batcher = batcher
         self._metrics = metrics
         self._refresh = refresh  # the facts of the topics
-        self._remember = remember
+        self._published = published
         self._limits = Limits(settings.dlq_max_run, settings.dlq_max_ratio)
 
     async def run(self, p: Partition) -> None:
@@ -95,7 +95,7 @@ class Publisher:
                 if s.mark is not None and s.item.work is not None:
                     done.append(Done(s.item.work.prepared.digest, s.record, s.mark))
                 self._batcher.leave(s.item)
-        self._remember(done)
+        self._published(done)
         if self._limits.tripped:
             raise LimitReached(self._limits.tripped)
 
@@ -153,7 +153,7 @@ class Publisher:
         m, r = self._metrics, s.record
         m.records.labels(s.outcome).inc()
         if s.out is not None:
-            m.published_bytes.observe(_bytes(s.out))
+            m.published_bytes.observe(s.size)
         if s.reason is not None:
             m.dead_letters.labels(s.reason).inc()
             log.warning("dead letter: %s %s", r.place, s.reason, extra={"place": r.place, "reason": s.reason})
@@ -164,6 +164,3 @@ class Publisher:
             else:
                 m.from_future.inc()
 
-
-def _bytes(o: Outgoing) -> int:
-    return len(o.value or b"") + len(o.key or b"") + sum(len(k) + len(v or b"") for k, v in o.headers)

@@ -13,7 +13,8 @@ from spinf_stream.stream.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 
-GAUGE_SECONDS = 0.5
+GAUGE_SECONDS = 0.25
+ENDS_SECONDS = 1.0
 STALL_STEP = 0.05  # seconds of sleep whose overrun is a stall
 STALL_LOGGED = 1.0
 PROGRESS_SECONDS = 10.0
@@ -21,9 +22,16 @@ PROGRESS_SECONDS = 10.0
 
 async def gauges(w: Pipeline) -> None:
     m = w.metrics
-    before = time.monotonic()
+    before = asked = time.monotonic()
+    ends: dict[int, int] = {}
     while True:
         await asyncio.sleep(GAUGE_SECONDS)
+        if time.monotonic() - asked >= ENDS_SECONDS:  # of our own accord: while paused no fetch brings them
+            asked = time.monotonic()
+            try:
+                ends = await w.consumer.ends(list(w.assignment.partitions))
+            except Away as e:
+                log.debug("ends of the partitions: %s", e)
         now, clock = time.monotonic(), time.time()
         if w.assignment.paused:
             m.paused_seconds.inc(now - before)
@@ -33,8 +41,8 @@ async def gauges(w: Pipeline) -> None:
             if p.offsets is None:
                 continue
             label = (p.topic, str(p.number))
-            end = w.consumer.stable_end(p.number)
-            m.lag.labels(*label).set(max(0, (end or 0) - p.offsets.point(w.consumer.position(p.number))))
+            point = p.offsets.point(w.consumer.position(p.number))
+            m.lag.labels(*label).set(max(0, ends.get(p.number, point) - point))
             m.gap.labels(*label).set(p.waiting)
             oldest = p.offsets.oldest
             m.lag_seconds.labels(*label).set(max(0.0, clock - oldest.timestamp / 1000) if oldest and oldest.timestamp >= 0 else 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -58,22 +58,23 @@ class Consumer:
         batches.install(self._client._fetcher)
         self._client.subscribe([self._s.input_topic], listener=_Adapter(self, listener))
 
-    async def poll(self, partitions: Sequence[int], each: int, timeout: float) -> list[Record]:
-        """At most `each` records of each partition, beginning with another one every time. Raises Away.
+    async def poll(self, wanted: Mapping[int, int], timeout: float) -> list[Record]:
+        """At most so many records of each partition, beginning with another one every time. Raises Away.
 
         To be called all the time, with no partitions while paused: the call itself keeps the membership.
         """
-        tps = [self._tp(n) for n in partitions]
+        tps = [self._tp(n) for n in wanted]
         if tps:
             self._turn = (self._turn + 1) % len(tps)
             tps = tps[self._turn :] + tps[: self._turn]
         out: list[Record] = []
         try:
             for tp in tps:
-                for found in (await self._client.getmany(tp, max_records=each)).values():
+                for found in (await self._client.getmany(tp, max_records=wanted[tp.partition])).values():
                     out += [_record(r) for r in found]
             if not out:
-                waited = await self._client.getmany(*(tps or (_NOBODY,)), timeout_ms=int(1000 * timeout), max_records=each)
+                most = min(wanted.values(), default=1)
+                waited = await self._client.getmany(*(tps or (_NOBODY,)), timeout_ms=int(1000 * timeout), max_records=most)
                 out += [_record(r) for found in waited.values() for r in found]
         except CLIENT_ERRORS as e:
             if not out:
@@ -94,11 +95,6 @@ class Consumer:
         state = self._state(partition)
         return state.position if state is not None and state.has_valid_position else None
 
-    def stable_end(self, partition: int) -> int | None:
-        """The last stable offset as of the latest fetch."""
-        state = self._state(partition)
-        return state.lso if state is not None else None
-
     async def committed(self, partition: int) -> int | None:
         return await self._ask(self._client.committed(self._tp(partition)))
 
@@ -107,6 +103,11 @@ class Consumer:
         tp = self._tp(partition)
         first = await self._ask(self._client.beginning_offsets([tp]))
         return first[tp], (await self._ask(self._client.end_offsets([tp])))[tp]
+
+    async def ends(self, partitions: Iterable[int]) -> dict[int, int]:
+        """Last stable offsets, asked of the broker."""
+        tps = [self._tp(n) for n in partitions]
+        return {tp.partition: end for tp, end in (await self._ask(self._client.end_offsets(tps))).items()}
 
     async def commit(self, offsets: Mapping[int, int], timeout: float = CALL_SECONDS) -> None:
         """Raises Rebalanced, Away."""

@@ -1,0 +1,83 @@
+"""A broker that is killed and comes back on the same port and log; one that stops answering."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import conftest
+import pytest
+import services
+from fakes import FakeScorer
+from stage import Stage, Topics, articles, ids
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[services.Kafka]:
+    server = services.Kafka(tmp_path)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.resume()
+        server.stop()
+
+
+def maker(server: services.Kafka) -> Any:
+    return conftest.topics.__wrapped__(server.address)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_a_killed_broker_comes_back(own_kafka: services.Kafka, delivery: str) -> None:
+    async def main() -> None:
+        t = Topics(own_kafka.address, maker(own_kafka), 2, delivery=delivery)
+        names = [f"a{i:03d}" for i in range(400)]
+        await t.fill(articles(names, partitions=2))
+        async with Stage(t.settings(), scorer=FakeScorer(200), seconds=0.05) as w:
+            await w.until(lambda: w.value("records_total") >= 60)
+            await asyncio.to_thread(own_kafka.kill)
+            await asyncio.sleep(3)
+            await asyncio.to_thread(own_kafka.start)
+            began = time.monotonic()
+            before = w.value("records_total")
+            await w.until(lambda: w.value("records_total") > before, 30)
+            recovered = time.monotonic() - began
+            await w.until(lambda: w.value("committed_offset") == 400, 60)
+            await t.fill(articles(["late"]))
+            await w.until(lambda: w.value("committed_offset") == 401, 30)
+        assert w.code == 0 and recovered < 30
+        out = ids(await t.out())
+        assert set(out) == {*names, "late"}
+        if delivery == "exactly_once":
+            assert len(out) == 401
+        else:
+            assert len(out) <= 401 + 64
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_a_broker_that_stops_answering_for_longer_than_the_session(own_kafka: services.Kafka, delivery: str) -> None:
+    async def main() -> None:
+        t = Topics(own_kafka.address, maker(own_kafka), 2, delivery=delivery, session_timeout_ms=2000)
+        names = [f"s{i:03d}" for i in range(300)]
+        await t.fill(articles(names, partitions=2))
+        async with Stage(t.settings(), scorer=FakeScorer(200), seconds=0.05) as w:
+            await w.until(lambda: w.value("records_total") >= 40)
+            own_kafka.pause()
+            await asyncio.sleep(4)
+            own_kafka.resume()
+            await w.until(lambda: w.value("committed_offset") == 300, 60)
+        out = ids(await t.out())
+        assert set(out) == set(names)
+        if delivery == "exactly_once":
+            assert len(out) == len(names)
+
+    asyncio.run(main())
+
+
