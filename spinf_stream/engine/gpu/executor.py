@@ -57,6 +57,7 @@ class GpuExecutor:
     ) -> None:
         self.stack = stack
         self.bit_exact = bit_exact
+        self.fast_accum = fast_accum
         self.default_budget = 32_768
         self.device = stack.embed.device
         cuda = self.device.type == "cuda"

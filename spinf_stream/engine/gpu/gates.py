@@ -28,7 +28,7 @@ QUESTIONS = 56
 
 class Gate(NamedTuple):
     name: str
-    worst: float  # largest absolute difference of a log-probability (of an element, for products); NaN when not comparable
+    worst: float  # largest difference of a log-probability, relative where that is beyond 1 (of an element, for products)
     tolerance: float = 0.0
 
     @property
@@ -147,7 +147,7 @@ def _paths(plan: Plan) -> list[tuple[int, ...]]:
 
 
 def _max(worst: float, a: np.ndarray, b: np.ndarray) -> float:
-    return worst if not len(a) or np.array_equal(a, b) else max(worst, float(np.abs(a - b).max()))
+    return worst if not len(a) or np.array_equal(a, b) else max(worst, float((np.abs(a - b) / np.maximum(1.0, np.abs(a))).max()))
 
 
 def product_gates(stack: Stack, fast: bool, rows: Sequence[int] = (16, 57, 64, 65, 100, 870, 1024, 4095, 8192)) -> Iterator[Gate]:

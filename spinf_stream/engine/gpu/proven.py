@@ -1,0 +1,64 @@
+"""`bit_exact`: earned by the gates on this card with this model and these libraries, once, and remembered.
+
+The record is keyed by everything that touches numerics, so a new driver, library, kernel table or checkpoint is
+proven anew. A card that fails stays usable: its outputs say `bit_exact: false`, and the failed gates are logged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from spinf_stream.engine.gpu.executor import GpuExecutor
+from spinf_stream.engine.gpu.gates import Gate, Trial, head_gate, product_gates
+
+log = logging.getLogger(__name__)
+
+
+def every_gate(executor: GpuExecutor, trial: Trial | None = None) -> Iterator[Gate]:
+    """Products, head, whole passes: under a minute on a 12B model, most of it compilation the first time."""
+    from spinf_stream.kernels.head import triton as head
+
+    yield from product_gates(executor.stack, executor.fast_accum)
+    vocab = executor.stack.spec.vocab
+    yield head_gate(executor.stack, executor.ops.candidates, executor.ops.norms, head.blocks_of(vocab), head.BN)
+    yield from (trial or Trial(executor)).gates()
+
+
+def prove(executor: GpuExecutor, folder: Path, say: Callable[[str], object] = log.info) -> bool:
+    """Set executor.bit_exact from the record in `folder`, or from the gates, whose outcome is then recorded."""
+    key = hashlib.sha256(json.dumps([executor.stack.digest, executor.numerics, _driver()], sort_keys=True).encode()).hexdigest()
+    path = folder / f"{key[:32]}.json"
+    try:
+        failed = json.loads(path.read_bytes())["failed"]
+    except (OSError, ValueError, KeyError, TypeError):
+        say("bit gates: not yet passed on this card with this model, running them")
+        failed = [g.name for g in every_gate(executor) if not g.passed]
+        _write(path, failed)
+    if failed:
+        log.warning("bit gates failed, outputs say bit_exact: false: %s", "; ".join(failed))
+    executor.bit_exact = not failed
+    return executor.bit_exact
+
+
+def _write(path: Path, failed: list[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
+    with os.fdopen(fd, "w") as out:
+        json.dump({"failed": failed}, out)
+    os.replace(name, path)
+
+
+def _driver() -> str:
+    """Versions that numerics do not name: the driver compiles nothing here, but its library picks cuBLAS's launch plans."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
+    return str(torch.version.cuda)
