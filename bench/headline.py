@@ -1,10 +1,11 @@
 """The headline job: articles x questions, texts in, probabilities out, one engine after another in one process.
 
     python bench/headline.py --engine ours,transformers,transformers-prefix-cache --articles 2     # a CPU, the demo model
+    python bench/headline.py --engine ours-12b,ours-12b-stream --tokenizer tokenizer.json --articles 24     # an H200, random weights
 
 Engines are the registry below. Every engine answers the same prompts; all are compared with the first that ran. Warm:
 one run of each (its floors too) before the clock starts; `ours-cold` is ours with an empty floor cache. Without --job
-articles and questions of the same shape are made up.
+articles and questions of the same shape are made up. Engines that need a GPU: gpu_engines.py.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gpu_engines
 import numpy as np
 from job import Job, load
 from results import Run, write_result
 
 Answers = np.ndarray  # [articles, options] log-probabilities
-Once = Callable[[], tuple[Answers, int, float | None]]  # answers, rows computed, GPU ms
+# answers (None: of other weights), rows computed, GPU ms, and the wall ms where the engine measures it itself
+Once = Callable[[], tuple[Any, ...]]
+UNWARMED = ("ours-cold", "ours-12b-stream", "spinf-serve")  # cold on purpose, or they warm up by themselves
+ONCE = ("transformers", "ours-12b-stream", "spinf-serve")
 
 
 def main() -> int:
@@ -37,6 +42,15 @@ def main() -> int:
     p.add_argument("--model", default="demo")
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--repeat", type=int, default=3)
+    gpu = p.add_argument_group("engines that need a GPU")
+    gpu.add_argument("--layers", type=int, default=48, help="of the random 12B")
+    gpu.add_argument("--tokenizer", type=Path, help="a Gemma tokenizer.json, for the random 12B")
+    gpu.add_argument("--seconds", type=float, default=20.0, help="of ours-12b-stream")
+    gpu.add_argument("--gates", action="store_true", help="run the bit gates first")
+    gpu.add_argument("--compact", action="store_true", help="answers in the compact format")
+    gpu.add_argument("--peer", type=Path, help="the script that runs spinf-serve")
+    gpu.add_argument("--peer-timeout", type=float, default=300.0)
+    p.add_argument("--name", default="headline", help="of the result file")
     args = p.parse_args()
     import torch
 
@@ -49,31 +63,35 @@ def main() -> int:
     first: Answers | None = None
     worst: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        shared: dict[str, Any] = {"folder": Path(folder)}
+        shared: dict[str, Any] = {"folder": Path(folder), "report": {}}
         for name in names:
             once = REGISTRY[name](job, args, shared)
-            if name != "ours-cold":
+            if name not in UNWARMED:
                 once()
             walls = []
-            for _ in range(1 if name == "transformers" else args.repeat):
+            for _ in range(1 if name in ONCE else args.repeat):
                 began = time.perf_counter()
-                answers, tokens, gpu = once()
-                walls.append(1e3 * (time.perf_counter() - began))
-            first = answers if first is None else first
-            worst[name] = float(np.abs(answers - first).max())
-            runs.append(Run(name, len(job.articles), answers.shape[1] // 2 * len(job.articles), tokens, walls, gpu))
-            print(row(runs[-1], runs[0], worst[name]), flush=True)
-    path = write_result(f"headline-{args.model}" if args.model == "demo" else "headline", {"worst_logprob_difference": worst}, runs)
+                answers, tokens, gpu, *own = once()
+                walls.append(own[0] if own else 1e3 * (time.perf_counter() - began))
+            if answers is not None:
+                first = answers if first is None else first
+                worst[name] = float(np.abs(answers - first).max())
+            runs.append(Run(name, len(job.articles), len(job.scoring["queries"]) * len(job.articles), tokens, walls, gpu))
+            print(row(runs[-1], runs[0], worst.get(name)), flush=True)
+        report = {"worst_logprob_difference": worst, **shared["report"], **gpu_engines.closing(job, shared)}
+    path = write_result(args.name + ("-demo" if "scorer-12b" not in shared else ""), report, runs)
     print(path, file=sys.stderr)
-    return 0 if max(worst.values()) < 1e-3 else 1
+    return 0 if max(worst.values(), default=0.0) < 1e-3 else 1
 
 
-def row(run: Run, ours: Run, worst: float) -> str:
+def row(run: Run, ours: Run, worst: float | None) -> str:
     wall = run.row()["wall_ms"]
     rate = run.questions / wall * 1e3
     return (
         f"{run.engine:<26} {wall:>10.0f} ms  {run.tokens:>7} rows  {rate:>7.1f} questions/s  "
-        f"{wall / ours.row()['wall_ms']:>5.2f} x ours  worst difference {worst:.1e}"
+        f"{wall / ours.row()['wall_ms']:>5.2f} x the first  "
+        + ("other weights" if worst is None else f"worst difference {worst:.1e}")
+        + ("" if run.gpu_ms is None else f"  GPU {run.gpu_ms:.1f} ms")
     )
 
 
@@ -171,6 +189,7 @@ REGISTRY: dict[str, Callable[[Job, argparse.Namespace, dict[str, Any]], Once]] =
     "transformers": plain("transformers"),
     "transformers-prefix-cache": plain("transformers-prefix-cache"),
     "transformers-prefix-batch": plain("transformers-prefix-batch"),
+    **gpu_engines.REGISTRY,
 }
 
 if __name__ == "__main__":
