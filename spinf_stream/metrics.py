@@ -97,7 +97,7 @@ class Metrics:
         self.shared = c("texts_in_flight_shared_total", "records that joined the pass of an equal text")
         self.redis_up = g("redis_up", "1 when the last request to Redis was answered")
 
-        self.build = g("build_info", "always 1", ("version", "fingerprint", "questions", "engine", "device"))
+        self.build = g("build_info", "always 1; says what runs here", ("version", "fingerprint", "questions", "engine", "device"))
 
     def info(self, fingerprint: str, questions: str, engine: str, device: str) -> None:
         self.build.labels(__version__, fingerprint, questions, engine, device).set(1)

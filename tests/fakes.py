@@ -84,11 +84,11 @@ class FakeScorer:
 class FakeRunner:
     """Two passes may be in it at once, each takes `seconds`; `fault` decides what a pass raises."""
 
-    def __init__(self, scorer: FakeScorer, seconds: float = 0.0, fault: Fault = plain, block: bool = False) -> None:
+    def __init__(self, scorer: FakeScorer, seconds: float = 0.0, fault: Fault = plain, block: float = 0.0) -> None:
         self.scorer = scorer
         self.seconds = seconds
         self.fault = fault
-        self.block = block  # the event loop, as no engine should
+        self.block = block  # seconds for which the first pass stops the event loop, as no engine should
         self.passes: list[list[str]] = []  # the texts of each pass, begun ones included
         self.finished = 0
         self.running = self.most_running = 0
@@ -110,9 +110,9 @@ class FakeRunner:
         try:
             async with self._one_at_a_time:
                 if self.block:
-                    time.sleep(self.seconds)
-                else:
-                    await asyncio.sleep(self.seconds)
+                    time.sleep(self.block)
+                    self.block = 0.0
+                await asyncio.sleep(self.seconds)
                 self.fault(texts)
         finally:
             self.running -= 1

@@ -105,7 +105,6 @@ class Pipeline:
         else:
             await self.abandon()
         await self._flush_marks()
-        await self.consumer.stop()
         await self.close()
         return code
 
@@ -123,7 +122,7 @@ class Pipeline:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=2.0)
-        await self.consumer.stop(1.0)
+        await self.consumer.stop()
         await self.delivery.stop()
         await self.dedup.close()
         self.cpu.shutdown(wait=False, cancel_futures=True)

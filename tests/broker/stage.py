@@ -80,7 +80,7 @@ class Stage:
 
     def __init__(
         self, settings: Settings, *, seconds: float = 0.0, fault: Fault = plain, scorer: FakeScorer | None = None,
-        burst: bool = False, block: bool = False, ready: bool = True,
+        burst: bool = False, block: float = 0.0, ready: bool = True,
     ) -> None:  # fmt: skip
         self.settings = settings
         self.scorer = scorer or FakeScorer()
