@@ -8,11 +8,13 @@ from typing import Any
 
 import kafka_io
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 from fakes import FakeScorer
 from kafka_io import Rec
 from stage import Process, Stage, Topics, articles, burst, ids, scores
+
+from spinf_stream.stream.kafka import Consumer
 
 pytestmark = pytest.mark.kafka
 
@@ -114,8 +116,41 @@ def test_a_zombie_publishes_nothing(kafka: str, topics: Any, point: str) -> None
     asyncio.run(main())
 
 
+def test_the_producer_starts_before_the_committed_offset_is_read(kafka: str, topics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The race of reference 0.1: the old owner commits at the moment at which the new one has read the committed offset."""
+
+    async def main() -> None:
+        t = once(kafka, topics)
+        records = articles([f"o{i}" for i in range(20)])
+        await t.fill(records)
+        old = AIOKafkaProducer(bootstrap_servers=kafka, transactional_id=f"{t.group}-{t.source}-0")
+        await old.start()
+        await old.begin_transaction()
+        for r in records[:10]:
+            await old.send_and_wait(t.scores, b"{}", r.key)
+        await old.send_offsets_to_transaction({TopicPartition(t.source, 0): 10}, t.group)
+        real, told = Consumer.committed, []
+
+        async def committed(self: Consumer, partition: int) -> int | None:
+            offset = await real(self, partition)
+            if not told:
+                told.append(offset)
+                with pytest.raises(KafkaError):
+                    await asyncio.wait_for(old.commit_transaction(), 10)
+            return offset
+
+        monkeypatch.setattr(Consumer, "committed", committed)
+        async with Stage(t.settings()) as w:
+            await w.until(lambda: w.value("committed_offset") == 20)
+        await old.stop()
+        assert told == [None]
+        assert [r.key for r in await t.out()] == [r.key for r in records]
+
+    asyncio.run(main())
+
+
 def test_a_zombie_that_wakes_while_the_new_owner_begins(kafka: str, topics: Any) -> None:
-    """The race of reference 0.1: the old transaction may still commit until the new owner's producer has started."""
+    """The old transaction may still commit until the new owner's producer has started; then it counts."""
 
     async def main() -> None:
         t = once(kafka, topics, 1, session_timeout_ms=1500)
