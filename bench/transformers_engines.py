@@ -38,7 +38,7 @@ def prefix_cache(model: Any, asked: Asked) -> NDArray[np.float64]:
         rows = []
         for prompt in asked.prompts:
             rows.append(model(torch.tensor([prompt]), past_key_values=cache, use_cache=True, logits_to_keep=1).logits[0, -1])
-            cache.crop(len(trunk))
+            cache.crop(-len(prompt))
         return rows
 
     return _all(asked, article)
