@@ -38,7 +38,7 @@ class FakeEngine:
 
 
 class FakeScorer:
-    """An article of n words is one tree that costs n + `overhead` tokens. Texts are remembered by digest."""
+    """An article of n words is one tree that costs n + `overhead` tokens. Its first token id leads back to its text."""
 
     model = "fake"
     fingerprint = "fp_0123456789abcdef"
@@ -52,15 +52,15 @@ class FakeScorer:
         self.fingerprint_full = fingerprint
         self.questions_digest = "9" * 64
         self.questions_by_pack = {"": 2}
-        self.texts: dict[str, str] = {}
+        self.texts: dict[int, str] = {}
 
     def prepare(self, article: Article) -> Prepared:
         words = article.text.split()
         digest = hashlib.sha256(article.text.encode()).hexdigest()
-        self.texts[digest] = article.text
+        self.texts[int(digest[:8], 16) & 0x7FFFFFFF] = article.text
         tokens = min(max(1, len(words)), self.limit)
         ids = np.zeros(tokens, np.int32)
-        ids[:1] = int(digest[:7], 16)
+        ids[:1] = int(digest[:8], 16) & 0x7FFFFFFF
         return Prepared(digest, (Tree(ids, 0),), tokens + self.overhead, tokens, len(words) > self.limit, False, ())
 
     def pack(self, items: Sequence[Prepared]) -> PassInput:
@@ -102,8 +102,7 @@ class FakeRunner:
         return time.monotonic() - self._began
 
     async def run(self, batch: PassInput) -> PassOutput:
-        by_id = {int(d[:7], 16): t for d, t in self.scorer.texts.items()}
-        texts = [by_id[int(batch.ids[batch.start[i]])] for i in range(batch.trees)]
+        texts = [self.scorer.texts[int(batch.ids[batch.start[i]])] for i in range(batch.trees)]
         self.passes.append(texts)
         self.running += 1
         self.most_running = max(self.most_running, self.running)

@@ -40,7 +40,8 @@ class Settle:
         if size > limit:
             why = f"the scores are {size} bytes, topic {out.topic} takes {limit}: set scores_format = compact or raise max.message.bytes"
             return self.dead(r, "publish_too_large", why, item=item)
-        return Settled(r, outcome, out, None, item, answer if outcome == "scored" else None)
+        mark = answer if outcome == "scored" and self.settings.redis_url else None
+        return Settled(r, outcome, out, None, item, mark)
 
     def expired(self, item: Item) -> Settled:
         nothing = Answer(scores=[], slots=[], packs=[], tokens=Tokens(0, 0, 0, 0), truncated=False, warnings=[], scored_at=now())

@@ -54,7 +54,7 @@ def item(r: Record) -> Item:
 
 
 def test_a_null_key_goes_to_its_partitions_number_or_the_remainder() -> None:
-    s = settle()
+    s = settle(redis_url="embedded://")
     answer = s.scorer.answers([s.scorer.prepare(Article(text="x y"))], None)[0]  # type: ignore[arg-type]
     for partition, expect in ((0, 0), (3, 3), (6, 2)):
         out = s.answered(item(record(key=None, partition=partition)), answer, "scored").out
