@@ -1,4 +1,7 @@
-"""Scores as people read them: a line a question with its likeliest option, p, floor and the lift of p over the floor."""
+"""Scores as people read them: a line a question with its likeliest option, p, floor and the lift of p over the floor.
+
+A model has favourites that it names without any article. Where another option was raised more, the line says which.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +39,27 @@ def block(s: Scores, query: str | None = None, everything: bool = False, width: 
 
 def numbers(o: OptionScore) -> str:
     """p, floor_p, and how many times likelier the option is with the article than with no article at all."""
-    floor = "     -" if o.floor_p is None else f"{o.floor_p:6.3f}"
-    lift = f"{o.p / o.floor_p:6.2f}x" if o.floor_p else "      -"
-    return f"{o.p:6.3f} {floor} {lift}"
+    floor = "     -" if o.floor_p is None else f"{o.floor_p:6.3f}" if o.floor_p >= 0.0005 else f"{o.floor_p:6.0e}"
+    return f"{o.p:6.3f} {floor} {f'{lift(o):6.2f}x' if o.floor_p else '      -'}"
+
+
+def lift(o: OptionScore) -> float:
+    """1 where there is no floor to compare with."""
+    return o.p / o.floor_p if o.floor_p else 1.0
 
 
 def _scored(q: QueryScore, everything: bool) -> Iterator[Row]:
     name = f"{q.pack}/{q.id}" if q.pack else q.id
     for combination in q.combinations:
+        label = _label(name, combination.values)
         options = sorted(combination.options, key=lambda o: -o.p)
-        for n, option in enumerate(options if everything else options[:1]):
-            yield Row("" if n else _label(name, combination.values), option.text.strip(), numbers(option))
+        if everything:
+            for n, option in enumerate(options):
+                yield Row("" if n else label, option.text.strip(), numbers(option))
+            continue
+        raised = max(options, key=lift)
+        note = f"  raised most: {raised.text.strip()} {lift(raised):.2f}x" if lift(raised) > lift(options[0]) else ""
+        yield Row(label, options[0].text.strip(), numbers(options[0]) + note)
 
 
 def _slot(slot: dict[str, Any]) -> Iterator[Row]:
