@@ -160,6 +160,6 @@ def _slot(q: Question, tokens: Tokens) -> SlotQuery:
         q.query.id, q.pack, q.context, q.query.group, q.template.slot, q.template.stop,
         q.query.max_tokens or 16, q.query.top_k or 5,
         None if fitted is None else (fitted.a, fitted.b),
-        made, q.values,
+        made, q.query.mode or "search", q.values,
         tuple([tokens[q.text(i)] for i in range(len(q.values))]),
     )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ from spinf_stream.questions.spec import Generate
 from spinf_stream.questions.template import Kind
 from spinf_stream.questions.trie import subset
 
-COMPILER = 1  # raise it with any change to what the compiler makes of the same file
+COMPILER = 2  # raise it with any change to what the compiler makes of the same file
 
 
 class ScoredQuery(msgspec.Struct, frozen=True, array_like=True):
@@ -57,7 +57,8 @@ class SlotQuery(msgspec.Struct, frozen=True, array_like=True):
     max_tokens: int
     top_k: int
     calibration: tuple[float, float] | None  # a, b
-    generate: Generate | None  # None = searched
+    generate: Generate | None  # None = searched or copied
+    mode: Literal["search", "copy_only"]
     values: tuple[dict[str, str], ...]  # one a prompt
     tokens: tuple[tuple[int, ...], ...]  # the filled templates' token ids
 

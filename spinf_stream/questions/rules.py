@@ -15,6 +15,7 @@ from spinf_stream.questions.template import Template, TemplateFault, parse
 MAX_PLACEHOLDERS = 5
 MAX_ALL = 1000  # combinations of "all"
 MAX_SEARCHED = 64  # max_tokens of a searched slot
+MAX_STOP = 64  # characters of a stop text
 PACK_GROUP = re.compile(r"[^/]+/[^/@]+@.+")  # what a pack's questions are grouped under
 
 
@@ -97,10 +98,11 @@ def _field_faults(query: Query, template: Template, limits: Limits) -> list[_Fau
         "top_k": query.top_k is not None,
         "calibration": query.calibration is not None,
         "generate": generated,
+        "mode": query.mode is not None,
     }
     slot = "{" + template.slot + "}"
     if scored:
-        barred = {"max_tokens", "top_k", "calibration", "generate"}
+        barred = {"max_tokens", "top_k", "calibration", "generate", "mode"}
         why = "is for the slots {*}, {n} and {$}"
     else:
         barred = {"options", "empty_floor", "case_insensitive", "ends", "residual"}
@@ -113,6 +115,12 @@ def _field_faults(query: Query, template: Template, limits: Limits) -> list[_Fau
             _Fault(f".{f}", "field_not_allowed", "does not go with generate (generate.top_k is another thing)")
             for f in ("top_k", "calibration") if given[f]
         )  # fmt: skip
+        if given["mode"]:
+            faults.append(_Fault(".mode", "field_not_allowed", "does not go with generate, which neither searches nor copies"))
+    if query.mode == "copy_only" and template.slot in ("n", "$") and given["max_tokens"]:
+        faults.append(_Fault(".max_tokens", "field_not_allowed", "does not go with copy_only: a copied number is as long as it stands there"))
+    if len(template.stop) > MAX_STOP:
+        faults.append(_Fault(".template", "invalid_template", f"has a stop text of {len(template.stop)} characters, at most {MAX_STOP}"))
     if not scored and not generated and (query.max_tokens or 0) > MAX_SEARCHED:
         faults.append(_Fault(".max_tokens", "invalid_field", f"at most {MAX_SEARCHED} unless generated"))
     if scored:

@@ -72,6 +72,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     top_k: Annotated[int, Meta(ge=1, le=20)] | None = None  # null = 5
     calibration: Calibration | None = None
     generate: bool | Generate | None = None  # {*} alone
+    mode: Literal["search", "copy_only"] | None = None  # null = search; copy_only: nothing but what stands in the article
 
 
 class QuestionFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

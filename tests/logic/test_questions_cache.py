@@ -90,7 +90,9 @@ def test_the_key_is_file_tokenizer_limits_and_compiler(tmp_path: Path, monkeypat
     load_file(path, ENCODER, folder)
     load_file(path, ENCODER, folder)
     assert len(list(folder.iterdir())) == 1
-    load_file(path, encoder((*WORDS, "zz")), folder)
+    other = encoder(WORDS[::-1])
+    assert other.vocab == ENCODER.vocab and other.digest != ENCODER.digest
+    load_file(path, other, folder)
     load_file(path, ENCODER, folder, Limits(max_slots=3))
     monkeypatch.setattr(cache, "COMPILER", questionset.COMPILER + 1)
     load_file(path, ENCODER, folder)

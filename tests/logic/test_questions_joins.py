@@ -28,6 +28,8 @@ def test_the_peers_blind_spot() -> None:
 def test_slots_and_packs_are_named_too() -> None:
     q = compiled(yes("a", "\n\nIs it?{?}"), {"id": "s", "template": "ld:{*}"})
     assert q.joins_differ(ENCODER, "hello wor") == ["s"]
+    q = compiled(yes("a", "ld one?{?}"), yes("b", "\n\nIs it?{?}"), yes("c", "ld two?{?}"))
+    assert len(q.joins.heads) == 2 and q.joins_differ(ENCODER, "hello wor") == ["a", "c"]
 
 
 def test_a_thousand_questions_fall_into_few_classes_and_words_are_remembered() -> None:

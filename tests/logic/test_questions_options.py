@@ -81,7 +81,8 @@ def np_sizes(q: QuestionSet) -> Any:
 
 def test_without_ends_an_option_that_begins_another_is_pointed_out() -> None:
     scale = [f" {i}" for i in range(1, 11)]
-    q = compiled(query(), query(id="scale", options=scale), query(id="sure", options=scale, ends=True))
+    pairs = [{"F": "oil"}, {"F": "gas"}, {"F": "low"}]
+    q = compiled(query(id="scale", template="\n\nHow bad is {F}?{?}", combinations=pairs, options=scale), query(), query(id="sure", options=scale, ends=True))
     (w,) = warnings(q)
     assert (w.query, w.code) == ("scale", "option_prefix")
     assert "options[0]" in w.message and "options[9]" in w.message
@@ -171,6 +172,14 @@ def test_special_tokens_never_come_from_text() -> None:
         def encode_batch(self, texts: Any) -> list[list[int]]:
             return [self.encode(t) for t in texts]
 
+    class Shouting(Eager):
+        """Reads capitals as BOS."""
+
+        def encode(self, text: str) -> list[int]:
+            return [2 if t == ENCODER.encode(" YES")[0] else t for t in ENCODER.encode(text)]
+
+    q = build([Source({"queries": [query(options=[" yes"])]})], Shouting())
+    assert texts(q, 0) == [[" yes", "yes", " Yes", "Yes"]]
     with pytest.raises(QuestionError) as e:
         build([Source({"queries": [query()]})], Eager())
     assert {p.reason for p in e.value.problems} == {"special_token", "option_boundary"}

@@ -221,6 +221,16 @@ def test_a_read_at_the_trunk_itself_is_a_plan_too() -> None:
     assert plan_fault(part) is None and part.read_node.tolist() == [-1, 0] and part.nodes == 1
 
 
+def test_a_parent_on_another_branch_is_no_plan() -> None:
+    trie = Builder()
+    for path_ in ([5, 6], [7, 8]):
+        trie.prompt(path_, shape([[(1,)]], ends=False), True)
+    plan = trie.plan()
+    assert plan.parent.tolist() == [-1, 0, -1, 2] and plan_fault(plan) is None
+    crossed = dataclasses.replace(plan, parent=np.array([-1, 0, -1, 0], np.int32))
+    assert plan_fault(crossed) == "end does not follow from parent"
+
+
 def test_repeated_prompts_are_scored_once_and_reported_twice() -> None:
     twice = [{"F": "oil"}, {"F": "oil"}]
     q = compiled(
