@@ -8,6 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export OMP_NUM_THREADS ?= 2
+SITE := 'import site; print(site.getsitepackages()[0])'
 
 .PHONY: demo test lint venv requirements test-kernels clean
 
@@ -35,13 +36,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 requirements: venv
 	@$(BIN)/python tests/requirements.py
 
-# The Triton interpreter and the opcode checks need an older pair than the suite (DECISIONS 23).
+# The Triton interpreter and the opcode checks need an older Triton and numpy than the suite (DECISIONS 23): a second
+# environment with those two before everything of the first.
 test-kernels: .venv-kernels/.installed
-	TRITON_INTERPRET=1 .venv-kernels/bin/python -m pytest -m "not cuda" tests/kernels
+	.venv-kernels/bin/python -m pytest -m "not cuda" tests/kernels
 
-.venv-kernels/.installed: constraints-kernels.txt
+.venv-kernels/.installed: kernels/requirements.txt $(VENV)/.installed
 	$(PYTHON) -m venv .venv-kernels
-	.venv-kernels/bin/python -m pip install -q -r constraints-kernels.txt
+	.venv-kernels/bin/python -m pip install -q --no-deps -r kernels/requirements.txt
+	echo "import site; site.addsitedir('$$($(BIN)/python -c $(SITE))')" > "$$(.venv-kernels/bin/python -c $(SITE))/base.pth"
 	@touch $@
 
 clean:
