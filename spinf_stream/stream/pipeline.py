@@ -50,14 +50,16 @@ class Pipeline:
     """`start`, then `run` until `stop` is set or something fails, then `finish`."""
 
     def __init__(
-        self, settings: Settings, scorer: Scorer, runner: Runner, metrics: Metrics, facts: dict[str, TopicFacts]
-    ) -> None:
+        self, settings: Settings, scorer: Scorer, runner: Runner, metrics: Metrics, facts: dict[str, TopicFacts],
+        ends: dict[int, int] | None = None,
+    ) -> None:  # fmt: skip
         s = settings
         self.s = s
         self.scorer = scorer
         self.runner = runner
         self.metrics = metrics
         self.facts = facts
+        self.ends = ends  # records from these offsets on are not for this worker
         self.stopping = False
         self.began = time.monotonic()
         self.failed: asyncio.Future[Stopped] = asyncio.get_running_loop().create_future()
@@ -164,8 +166,8 @@ class Pipeline:
                 continue
             for r in records:
                 p = a.partitions.get(r.partition)
-                if p is None:
-                    continue  # not open: its opening seeks to where it has to begin
+                if p is None or (self.ends and r.offset >= self.ends.get(r.partition, r.offset + 1)):
+                    continue  # not open: its opening seeks to where it has to begin; or past the end of a replay
                 try:
                     p.see(r)
                 except ValueError as e:

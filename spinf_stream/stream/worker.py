@@ -29,11 +29,12 @@ log = logging.getLogger(__name__)
 
 async def serve(
     settings: Settings, scorer: Scorer, runner: Runner, *, burst: bool = False, stop: asyncio.Event | None = None,
-    metrics: Metrics | None = None, start_seconds: float = startup.START_SECONDS,
+    metrics: Metrics | None = None, start_seconds: float = startup.START_SECONDS, ends: dict[int, int] | None = None,
 ) -> int:  # fmt: skip
     """Run until SIGTERM, SIGINT or `stop`, or, with `burst`, until the end offsets of the start; the exit code.
 
-    With `stop` given no signal is touched. The runner is not closed.
+    `ends` are other end offsets by partition for the burst: nothing past them is scored. With `stop` given no signal is
+    touched. The runner is not closed.
     """
     metrics = metrics or Metrics(scorer.engine.budget)
     metrics.info(scorer.fingerprint, scorer.questions_digest[:16], type(scorer.engine).__name__, settings.device)
@@ -47,7 +48,7 @@ async def serve(
     log.info("metrics and health at http://%s:%d", settings.host, server.port)
     with _signals(stop) as (stopped, aborted):
         try:
-            starting = asyncio.ensure_future(_start(settings, scorer, runner, metrics, start_seconds))
+            starting = asyncio.ensure_future(_start(settings, scorer, runner, metrics, start_seconds, ends))
             await _first(starting, stopped.wait())
             if not starting.done():
                 starting.cancel()
@@ -64,12 +65,14 @@ async def serve(
             await server.stop()
 
 
-async def _start(s: Settings, scorer: Scorer, runner: Runner, metrics: Metrics, seconds: float) -> Pipeline:
+async def _start(
+    s: Settings, scorer: Scorer, runner: Runner, metrics: Metrics, seconds: float, ends: dict[int, int] | None
+) -> Pipeline:
     """Raises kafka.Away, startup.Missing."""
     end = time.monotonic() + seconds
     facts = await startup.prepare(s, seconds)
     while True:
-        pipeline = Pipeline(s, scorer, runner, metrics, facts)
+        pipeline = Pipeline(s, scorer, runner, metrics, facts, ends)
         try:
             await pipeline.start()
             return pipeline
@@ -85,7 +88,7 @@ async def _run(w: Pipeline, burst: bool, stopped: asyncio.Event, aborted: asynci
     failure: Stopped | None = None
     ended = None
     if burst:
-        ended = asyncio.ensure_future(watch.until_burst_ends(w, await watch.burst_ends(w)))
+        ended = asyncio.ensure_future(watch.until_burst_ends(w, w.ends or await watch.burst_ends(w)))
     for watcher in (watch.gauges(w), watch.stalls(w), watch.progress(w)):
         w.spawn(watcher)
     await _first(stopped.wait(), w.failed, *([ended] if ended else []))
