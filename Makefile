@@ -10,13 +10,19 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export OMP_NUM_THREADS ?= 2
 SITE := 'import site; print(site.getsitepackages()[0])'
 
-.PHONY: demo test lint venv requirements test-kernels clean
+.PHONY: demo test bench lint venv requirements test-kernels clean
 
 demo: venv
 	@$(BIN)/spinf-stream demo
 
 test: requirements lint
 	$(BIN)/python -m pytest -m "not cuda" --durations=15
+
+# Against plain transformers, on this machine's CPU; tens of minutes. The GPU's are in bench/ too.
+bench: venv requirements
+	$(BIN)/python bench/e2e_news.py $(addprefix --data ,$(wildcard ../shared/data/bbc_test.jsonl))
+	$(BIN)/python bench/headline.py --engine ours,ours-cold,transformers,transformers-prefix-cache,transformers-prefix-batch \
+		$(addprefix --job ,$(wildcard ../shared/bench/headline.json)) --articles 2
 
 lint: venv
 	$(BIN)/ruff check .
