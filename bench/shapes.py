@@ -23,6 +23,13 @@ def gemma4_12b(layers: int = 48, vocab: int = 262_144, every: int = 6) -> StackS
     return StackSpec("gemma4", 3840, 15_360, vocab, 1e-6, 62.0, 30.0, kinds, ropes, (2,), (1,))
 
 
+def gemma3_270m(layers: int = 18, vocab: int = 262_144) -> StackSpec:
+    """The demo model's shape."""
+    ropes = tuple(tuple(theta ** (-2 * i / 256) for i in range(128)) for theta in (10_000.0, 1_000_000.0))
+    kinds = tuple(LayerSpec(4, 1, 256, None if i % 6 == 5 else 512, 256**-0.5, int(i % 6 == 5)) for i in range(layers))
+    return StackSpec("gemma3", 640, 2048, vocab, 1e-6, 25.25, None, kinds, ropes, (2,), (1,))
+
+
 def random_stack(spec: StackSpec, device: torch.device | str, scheme: str = "fp8-static", seed: int = 0) -> Stack:
     """scheme fp8-static or bf16. Norm weights near one; sharp attention is kept soft so that errors stay comparable:
     q and k norm weights are small enough for scores of a few units."""
@@ -37,7 +44,8 @@ def random_stack(spec: StackSpec, device: torch.device | str, scheme: str = "fp8
         return out
 
     def norm(size: int, around: float = 1.0) -> torch.Tensor:
-        return around * (1 + 0.1 * torch.randn(size, generator=gen, device=device))
+        w = around * (1 + 0.1 * torch.randn(size, generator=gen, device=device))
+        return w.bfloat16().float()  # as checkpoints hold them
 
     h, inner = spec.hidden, spec.intermediate
     layers = []

@@ -27,19 +27,13 @@ def launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants:
         return
     device = torch.cuda.current_device()
     values = tuple(constants.values())
-    kinds: list[Any] = [kernel, values, warps, stages, device]
-    flat: list[Any] = []  # addresses in place of tensors: the launcher asks the driver about a tensor, not about a number
-    for a in args:
-        if isinstance(a, torch.Tensor):
-            kinds.append(a.dtype)
-            address = a.data_ptr()
-            if address % 16:
-                raise ValueError(f"{kernel.__name__}: a tensor at {address % 16} bytes past 16-byte alignment")
-            flat.append(address)
-        else:
-            kinds.append(type(a))
-            flat.append(a)
-    key = tuple(kinds)
+    # hashing a kernel hashes its source, so its id stands for it; kernels live as long as their modules
+    key = (id(kernel), values, warps, stages, device, *[a.dtype if a.__class__ is torch.Tensor else a.__class__ for a in args])
+    # addresses in place of tensors: the launcher asks the driver about a tensor, not about a number
+    flat = [a.data_ptr() if a.__class__ is torch.Tensor else a for a in args]
+    for a, address in zip(args, flat):
+        if a.__class__ is torch.Tensor and address & 15:
+            raise ValueError(f"{kernel.__name__}: a tensor at {address & 15} bytes past 16-byte alignment")
     binary = _found.get(key)
     if binary is None:
         _found[key] = kernel[grid](*args, **constants, num_warps=warps, num_stages=stages)

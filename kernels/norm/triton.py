@@ -73,7 +73,7 @@ def residual_norm_kernel(
 
 
 WARPS = 4  # fixed: the reduction tree depends on it
-PER_SM = 6  # programs that are resident at once: 6 x 4 warps
+PER_SM = 6  # twice the 3 that are resident: measured best on an H200
 
 
 @functools.cache

@@ -58,7 +58,7 @@ def entries(arch: int) -> Iterator[Entry]:
             {"x": f"tensordesc<fp8e4nv[{gated.BM}, {gated.BK}]>", "pairs": f"tensordesc<fp8e4nv[{gated.BN}, {gated.BK}]>",
              "scale_ptr": "*fp32", "out_ptr": "*fp8e4nv", "gate_factor": "fp32", "up_factor": "fp32", "inv_scale": "fp32", "rows": "i32"},
             {"WIDTH": 15360, "K": 3840, "BM": gated.BM, "BN": gated.BN, "BK": gated.BK, "GROUP": gated.GROUP, "PROGRAMS": 132,
-             "STAGES": gated.STAGES, "ROW": True}, gated.WARPS, gated.STAGES,
+             "STAGES": gated.STAGES, "ROW": True, "MACHINE": True}, gated.WARPS, gated.STAGES,
         )  # fmt: skip
     yield Entry("gather_rows", gather.gather_rows_kernel, {"src_ptr": "*bf16", "index_ptr": "*i64", "out_ptr": "*bf16"}, {"W": 3840, "BLOCK": 2048}, 4)
     tables = {"scale_ptr": "*fp32", "position_ptr": "*i32", "cos_ptr": "*fp32", "sin_ptr": "*fp32", "weight_ptr": "*fp32", "raw_ptr": "*bf16", "eps": "fp32"}
@@ -84,7 +84,13 @@ def entries(arch: int) -> Iterator[Entry]:
     product = {"h_ptr": "*bf16", "embed_ptr": "*bf16", "n": "i32", "cap": "fp32"}
     sizes = {"H": 3840, "BM": head.BM, "BN": head.BN, "BK": head.BK, "CAP": True}
     stages = 3 if arch >= 90 else 2
-    yield Entry("norms", head.norms_kernel, {**product, "ends_ptr": "*u8", "parts_ptr": "*fp32"}, {**sizes, "V": 262144}, head.WARPS, stages)
+    tma = arch == 90
+    loads = {"h": f"tensordesc<bf16[{head.BM}, {head.BK}]>", "embed": f"tensordesc<bf16[{head.BN}, {head.BK}]>"} if tma else {"h": "*bf16", "embed": "*bf16"}
+    walk = {"PROGRAMS": 132 if tma else 1 << 30, "STAGES": head.NORM_STAGES, "TMA": tma}
+    yield Entry(
+        "norms", head.norms_kernel, {**loads, "ends_ptr": "*u8", "parts_ptr": "*fp32", "n": "i32", "cap": "fp32"},
+        {"V": 262144, **sizes, **walk}, head.WARPS, head.NORM_STAGES if tma else stages,
+    )  # fmt: skip
     yield Entry("candidates", head.candidates_kernel, {**product, "token_ptr": "*i32", "out_ptr": "*fp32", "u": "i32"}, sizes, head.WARPS, stages)
     yield Entry("merge", head.merge_kernel, {"parts_ptr": "*fp32", "out_ptr": "*fp64", "n": "i32"}, {"BLOCKS": 1024, "PAD": 1024}, 4)
 

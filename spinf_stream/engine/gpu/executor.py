@@ -87,6 +87,7 @@ class GpuExecutor:
                 with torch.cuda.stream(self.stream):
                     return self._launch(layout)
         except torch.cuda.OutOfMemoryError as e:
+            self.forward.forget()  # a smaller pass finds room again
             torch.cuda.empty_cache()
             raise OutOfMemory(f"a pass of {len(layout.token)} rows does not fit: {str(e).splitlines()[0]}") from None
         except torch.AcceleratorError as e:

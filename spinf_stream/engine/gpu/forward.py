@@ -90,6 +90,11 @@ class Forward:
             self.kept = []
         return self._head(out.live, ix, heads)
 
+    def forget(self) -> None:
+        """Give every buffer back, after a pass that did not fit."""
+        self.views.clear()
+        self.arena.of.clear()
+
     def _attended(
         self, i: int, s: LayerSpec, layer: Layer, ix: Index, layout: Layout, a: Rows, scale: torch.Tensor, keep: list[torch.Tensor]
     ) -> Rows:

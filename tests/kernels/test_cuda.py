@@ -1,0 +1,126 @@
+"""On a card: every gate exact for the shapes that ship, the executor against plain torch, and what happens without memory.
+
+    python -m pytest --noconftest -m cuda tests/kernels/test_cuda.py
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+from shapes import gemma3_270m, gemma4_12b, random_stack
+
+from spinf_stream.engine.gpu.executor import GpuExecutor
+from spinf_stream.engine.gpu.proven import every_gate, prove
+from spinf_stream.engine.gpu.synthetic import articles, batch, plan_of, questions
+from spinf_stream.engine.packed import PackedEngine
+from spinf_stream.engine.seam import OutOfMemory
+from spinf_stream.engine.torch_executor import TorchExecutor
+
+pytestmark = pytest.mark.cuda
+ALNUM = np.arange(262_144) % 3 == 0
+SHAPES = {
+    "12B fp8": lambda: random_stack(gemma4_12b(6), "cuda"),
+    "12B bf16": lambda: random_stack(gemma4_12b(3, every=3), "cuda", "bf16"),
+    "270M bf16": lambda: random_stack(gemma3_270m(), "cuda", "bf16"),
+}
+
+
+def plan():
+    paths = questions(24, 262_144)
+    return plan_of(paths, (7, 99, 12_345, 262_143))
+
+
+def read(executor, trunks, budget=1 << 20):
+    engine = PackedEngine(executor, budget)
+    index = engine.register(PLAN)
+    return engine, engine.collect(engine.submit(batch(trunks, [index] * len(trunks)))).trees
+
+
+PLAN = plan()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_gate_is_exact(shape):
+    gates = list(every_gate(GpuExecutor(SHAPES[shape](), ALNUM)))
+    assert len(gates) >= 14 and [g for g in gates if not g.passed] == []
+
+
+def test_gates_are_remembered(tmp_path):
+    executor = GpuExecutor(random_stack(gemma3_270m(2), "cuda", "bf16"), ALNUM)
+    said: list[str] = []
+    assert prove(executor, tmp_path, said.append) and executor.bit_exact and len(said) == 1
+    assert prove(executor, tmp_path, said.append) and len(said) == 1
+
+
+@pytest.mark.parametrize("shape", ["12B bf16", "270M bf16"])
+def test_bf16_follows_plain_float32(shape):
+    """Of the same weights; no further away than plain torch in bfloat16 is."""
+    stack = SHAPES[shape]()
+    names = ("qkv", "o", "gate_up", "down")
+    exact = replace(stack, embed=stack.embed.float(), layers=[replace(w, **{n: getattr(w, n).float() for n in names}) for w in stack.layers])
+    trunks = articles([1, 40, 300], 262_144)
+    want, plain, fused = (read(e, trunks)[1] for e in (TorchExecutor(exact, ALNUM), TorchExecutor(stack, ALNUM), GpuExecutor(stack, ALNUM)))
+
+    def error(trees):
+        return float(np.sqrt(np.mean([np.mean((t.cand - w.cand) ** 2) for t, w in zip(trees, want)])))
+
+    assert error(fused) < 1.2 * error(plain), (error(fused), error(plain))
+    assert max(np.abs(f.end - w.end).max() for f, w in zip(fused, want)) < 0.2
+
+
+def test_a_pass_that_does_not_fit_is_an_error_and_a_smaller_one_has_the_same_bits():
+    executor = GpuExecutor(random_stack(gemma4_12b(2, every=2), "cuda"), ALNUM)
+    small, large = articles([200, 64], 262_144), articles([4000 + i for i in range(40)], 262_144)
+    before = read(executor, small)[1]
+    whole, used = torch.cuda.mem_get_info()[1], torch.cuda.memory_reserved()
+    torch.cuda.set_per_process_memory_fraction((used + (3 << 30)) / whole)
+    try:
+        engine = PackedEngine(executor, 1 << 20)
+        index = engine.register(PLAN)
+        with pytest.raises(OutOfMemory, match="does not fit"):
+            engine.submit(batch(large, [index] * len(large)))
+        assert engine.budget < 1 << 20
+        after = read(executor, small)[1]
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert all(np.array_equal(a.cand, b.cand) for a, b in zip(before, after))
+
+
+def test_nan_stays_in_its_article():
+    stack = random_stack(gemma3_270m(3), "cuda", "bf16")
+    executor = GpuExecutor(stack, ALNUM)
+    trunks = articles([70, 33, 129], 262_144)
+    clean = executor.fetch(executor.launch(_layout(trunks)))
+    token = int(np.setdiff1d(np.arange(10, 5000), np.concatenate([*trunks, PLAN.token]))[0])
+    stack.embed[token, :] = float("nan")
+    trunks[1][5] = token
+    fault = executor.fetch(executor.launch(_layout(trunks)))
+    per = int(PLAN.cand_ptr[-1])
+    # the token is in the vocabulary too, so norms are NaN everywhere: bare logits tell the articles apart
+    assert np.isnan(fault.cand).all() and np.isfinite(clean.cand).all()
+    logits = _logits(executor, trunks)
+    stack.embed[token, :] = 0.0
+    trunks[1][5] = 11
+    want = _logits(executor, trunks)
+    assert np.array_equal(logits[:per], want[:per]) and np.array_equal(logits[2 * per :], want[2 * per :])
+    assert np.isnan(logits[per : 2 * per]).all()
+
+
+def _layout(trunks, norm=True):
+    from spinf_stream.engine import forest
+
+    plan_ = PLAN if norm else replace(PLAN, read_norm=np.zeros_like(PLAN.read_norm), read_end=np.zeros_like(PLAN.read_end))
+    chunk = forest.chunks(plan_, 1 << 20)[0]
+    start = np.concatenate([[0], np.cumsum([len(t) for t in trunks])]).astype(np.int64)
+    return forest.layout(np.concatenate(trunks), start, (chunk,) * len(trunks))
+
+
+def _logits(executor, trunks):
+    return executor.fetch(executor.launch(_layout(trunks, norm=False))).cand
