@@ -134,21 +134,22 @@ class Assignment:
             await asyncio.wait(tasks, timeout=COMMIT_FLOOR)
         await asyncio.gather(*(self._delivery.close(n) for n in numbers))
 
-    def reopen(self, p: Partition, why: str) -> None:
-        """Its epoch is over but it is still ours: begin again at the committed offset."""
+    def reopen(self, p: Partition, why: str, at: int | None = None) -> None:
+        """Its epoch is over but it is still ours: begin again at the committed offset, or where the broker says (`at`)."""
         if not p.alive:
             return
-        log.warning("%s: epoch %d ends, reading begins again at the committed offset: %s", p.place, p.epoch, why)
+        where = "the committed offset" if at is None else f"offset {at}"
+        log.warning("%s: epoch %d ends, reading begins again at %s: %s", p.place, p.epoch, where, why)
         self._failures[p.number] = 0 if p.fruitful else self._failures.get(p.number, 0) + 1
         self._close(p.number, "aborted")
         if not (self._ending.locked() or self.leaving):
-            self._start(p.number, min(BACKOFF[0] * 2 ** self._failures[p.number], BACKOFF[1]))
+            self._start(p.number, min(BACKOFF[0] * 2 ** self._failures[p.number], BACKOFF[1]), at)
 
-    def _start(self, number: int, wait: float = 0.0) -> None:
+    def _start(self, number: int, wait: float = 0.0, at: int | None = None) -> None:
         """`wait` seconds first, when it had been open before."""
         self._epoch += 1
         self._metrics.of_partition(self._s.input_topic, number)
-        self._tasks[number] = self._spawn(self._live(number, self._epoch, wait))
+        self._tasks[number] = self._spawn(self._live(number, self._epoch, wait, at))
 
     def _close(self, number: int, reason: Reason) -> None:
         task = self._tasks.pop(number, None)
@@ -165,12 +166,12 @@ class Assignment:
         self._intake.forget()
         self._batcher.drop(lambda item: item.partition.alive)
 
-    async def _live(self, number: int, epoch: int, wait: float) -> None:
+    async def _live(self, number: int, epoch: int, wait: float, at: int | None) -> None:
         """One epoch of a partition, from opening to its end."""
         p = Partition(self._s.input_topic, number, epoch)
         again = wait > 0
         await asyncio.sleep(wait)
-        while not await self._open(p, again):
+        while not await self._open(p, again, at):
             wait, again = min(max(BACKOFF[0], 2 * wait), BACKOFF[1]), True
             await asyncio.sleep(wait)
         try:
@@ -178,7 +179,7 @@ class Assignment:
         except Aborted as e:
             self.reopen(p, str(e))
 
-    async def _open(self, p: Partition, again: bool) -> bool:
+    async def _open(self, p: Partition, again: bool, at: int | None) -> bool:
         n = p.number
         self._consumer.pause([n])
         if again and not await self._consumer.is_member():
@@ -187,13 +188,13 @@ class Assignment:
         try:
             await self._delivery.open(n)
             committed = await self._consumer.committed(n)
-            first, end = await self._consumer.bounds(n)
+            first = await self._consumer.beginning(n)
         except Away as e:
             log.warning("%s cannot be opened, tried again: %s", p.place, e)
             return False
-        start = first if committed is None else committed
-        if not first <= start <= end:
-            log.warning("%s: the committed offset %d is outside %d..%d: reading begins at %d", p.place, start, first, end, first)
+        start = at if at is not None else first if committed is None else committed
+        if start < first:
+            log.warning("%s: records %d to %d are gone from the topic unread", p.place, start, first - 1)
             start = first
         self._consumer.seek(n, start)
         p.open(start, committed)

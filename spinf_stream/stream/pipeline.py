@@ -170,8 +170,8 @@ class Pipeline:
                     continue  # not open: its opening seeks to where it has to begin; or past the end of a replay
                 try:
                     p.see(r)
-                except ValueError as e:
-                    a.reopen(p, f"its offsets went backwards, the topic was made anew: {e}")
+                except ValueError as e:  # an offset that is out of range: the client went to the first that there is
+                    a.reopen(p, f"the topic was cut or made anew: {e}", r.offset)
                     continue
                 m.consumed.labels(r.topic, str(r.partition)).inc()
                 m.consumed_bytes.labels(r.topic, str(r.partition)).inc(r.size)

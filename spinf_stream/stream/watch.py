@@ -84,8 +84,7 @@ async def until_burst_ends(w: Pipeline, ends: dict[int, int]) -> None:
 
 async def burst_ends(w: Pipeline) -> dict[int, int]:
     """The end of every partition now. Raises Away."""
-    numbers = range(w.facts[w.s.input_topic].partitions)
-    return {n: (await w.consumer.bounds(n))[1] for n in numbers}
+    return await w.consumer.ends(range(w.facts[w.s.input_topic].partitions))
 
 
 def healthy(w: Pipeline | None) -> State:

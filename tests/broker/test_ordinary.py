@@ -10,6 +10,8 @@ from typing import Any
 import kafka_io
 import msgspec
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
 from fakes import FakeScorer
 from kafka_io import Rec
 from stage import Stage, Topics, articles, burst, ids, scores
@@ -188,5 +190,39 @@ def test_a_new_group_commits_its_start_and_an_empty_topic_is_ready(kafka: str, t
             await asyncio.sleep(0.6)
             assert await t.committed() == {0: 0, 1: 0, 2: 0}
         assert w.code == 0
+
+    asyncio.run(main())
+
+
+def test_a_committed_offset_past_the_end_begins_at_the_first_record(kafka: str, topics: Any) -> None:
+    """The topic was made anew, or lost its end, while nobody was looking."""
+
+    async def main() -> None:
+        t = Topics(kafka, topics)
+        await t.fill(articles([f"p{i}" for i in range(10)]))
+        await t.rewind({0: 500})
+        async with Stage(t.settings()) as w:
+            await w.until(lambda: w.value("committed_offset") == 10)
+            await t.fill(articles(["later"]))
+            await w.until(lambda: w.value("committed_offset") == 11)
+            assert w.value("partition_epoch") == 2
+        assert ids(await t.out()) == [*(f"p{i}" for i in range(10)), "later"]
+        assert await t.committed() == {0: 11}
+
+    asyncio.run(main())
+
+
+def test_records_that_retention_took_are_named(kafka: str, topics: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        t = Topics(kafka, topics)
+        await t.fill(articles([f"p{i}" for i in range(10)]))
+        await t.rewind({0: 2})
+        admin = kafka_io.AIOKafkaAdminClient(bootstrap_servers=kafka)
+        await admin.start()
+        await admin.delete_records({TopicPartition(t.source, 0): RecordsToDelete(before_offset=6)})
+        await admin.close()
+        await burst(t.settings())
+        assert ids(await t.out()) == ["p6", "p7", "p8", "p9"]
+        assert f"{t.source}-0: records 2 to 5 are gone from the topic unread" in caplog.text
 
     asyncio.run(main())

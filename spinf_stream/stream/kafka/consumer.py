@@ -98,11 +98,9 @@ class Consumer:
     async def committed(self, partition: int) -> int | None:
         return await self._ask(self._client.committed(self._tp(partition)))
 
-    async def bounds(self, partition: int) -> tuple[int, int]:
-        """First offset and last stable offset, asked of the broker."""
+    async def beginning(self, partition: int) -> int:
         tp = self._tp(partition)
-        first = await self._ask(self._client.beginning_offsets([tp]))
-        return first[tp], (await self._ask(self._client.end_offsets([tp])))[tp]
+        return int((await self._ask(self._client.beginning_offsets([tp])))[tp])
 
     async def ends(self, partitions: Iterable[int]) -> dict[int, int]:
         """Last stable offsets, asked of the broker."""
