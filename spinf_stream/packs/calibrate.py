@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spinf_stream.packs.constants import Target, fit_constants
+from spinf_stream.packs.constants import Target, exclusive, fit_constants
 from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.figures import Bin, Binary, Interval, Top, binary, bins, paired_bootstrap, top
 from spinf_stream.packs.file import Pack, from_doc
 from spinf_stream.packs.labels import LabelError, Row, held_out, label_matrix, leakage
 from spinf_stream.packs.stored import StoredError, answers_of, decode_record
-from spinf_stream.questions.plan import F64, I64, Bool
+from spinf_stream.questions.plan import F64, Bool
 
 
 class Answered(NamedTuple):
@@ -198,9 +198,9 @@ def calibrate(
 def _top(names: list[str], y: F64, before: F64, after: F64) -> TopReport | None:
     """Only where the labels are exclusive: exactly one yes and no silence among the labelled categories."""
     labelled = [c for c in range(len(names)) if not np.isnan(y[:, c]).any()]
-    if len(labelled) < 2 or not (y[:, labelled].sum(1) == 1).all():
+    truth = exclusive(y[:, labelled])
+    if truth is None:
         return None
-    truth: I64 = y[:, labelled].argmax(1).astype(np.int64)
     one, two = top(before[:, labelled], truth), top(after[:, labelled], truth)
     return TopReport([names[c] for c in labelled], one, two, paired_bootstrap(one.losses, two.losses))
 

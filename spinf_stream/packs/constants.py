@@ -16,11 +16,19 @@ import numpy as np
 
 from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.file import Pack, from_doc
-from spinf_stream.packs.fit import NoThreshold, logistic, platt, threshold_f1, threshold_precision, threshold_rate
+from spinf_stream.packs.fit import (
+    NoThreshold,
+    logistic,
+    platt,
+    platt_joint,
+    threshold_f1,
+    threshold_precision,
+    threshold_rate,
+)
 from spinf_stream.packs.labels import LabelError
 from spinf_stream.packs.micro import encode_weights, lock
 from spinf_stream.packs.read_plan import FLOOR, answer_places
-from spinf_stream.questions.plan import F64, Bool
+from spinf_stream.questions.plan import F64, I64, Bool
 
 DIGITS = 6
 LEVELS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0)
@@ -71,6 +79,7 @@ def fit_constants(
         spec["platt"] = [_round(a), _round(b)]
         if spec.pop("fitted", True) is False:
             spec.pop("decides", None)  # it was an earlier fit without labels that took the decision away
+    _fit_choice(doc, macros, y, unfitted)
     if unfitted and not allow_unlabelled:
         raise LabelError(
             f"no labels of both kinds for {', '.join(unfitted)}: label some, remove the category, or allow categories without labels, "
@@ -82,6 +91,25 @@ def fit_constants(
     _fit_decision(doc, normal, labelled, y, target, warnings)
     doc.pop("digest", None)
     return Fitted(from_doc(doc), warnings)
+
+
+def _fit_choice(doc: dict[str, Any], macros: F64, y: F64, unfitted: list[str]) -> None:
+    """Where the labels exclude each other, fit the categories together, so that the choice among them is calibrated too."""
+    names = [n for n in doc["categories"] if n not in unfitted]
+    columns = [c for c, n in enumerate(doc["categories"]) if n not in unfitted]
+    truth = exclusive(y[:, columns])
+    if truth is None:
+        return
+    a, b = platt_joint(macros[:, columns], truth)
+    for name, one, two in zip(names, a, b):
+        doc["categories"][name]["platt"] = [_round(one), _round(two)]
+
+
+def exclusive(y: F64) -> I64 | None:
+    """[N] the one category of each row, or None where some row has none, several, or a silence."""
+    if y.shape[1] < 2 or np.isnan(y).any() or not (y.sum(1) == 1).all():
+        return None
+    return y.argmax(1).astype(np.int64)
 
 
 def _without_constants(doc: dict[str, Any], model: str) -> dict[str, Any]:

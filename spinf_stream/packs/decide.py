@@ -6,10 +6,9 @@ Order, as the format fixes it: thresholds -> flags -> `requires` in file order, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from spinf_stream.packs.check_decision import MODES
 from spinf_stream.packs.file import Pack
@@ -110,7 +109,17 @@ def judge(pack: Pack, scores: list[float], macros: list[float], z: list[float], 
 def percentile(pack: Pack, category: str, score: float) -> float | None:
     """Where the score lies among the category's scores on normal traffic, in [0, 1]."""
     quantiles = pack.categories[category].normal_quantiles
-    return None if quantiles is None else round(float(np.interp(score, quantiles.values, quantiles.levels)), DIGITS)
+    return None if quantiles is None else round(interpolate(score, quantiles.values, quantiles.levels), DIGITS)
+
+
+def interpolate(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
+    """np.interp of one number, by the same arithmetic: a call of the array function costs more than all else here."""
+    if x < xs[0]:
+        return ys[0]
+    i = bisect_right(xs, x) - 1
+    if i == len(xs) - 1:
+        return ys[-1]
+    return (ys[i + 1] - ys[i]) / (xs[i + 1] - xs[i]) * (x - xs[i]) + ys[i]
 
 
 def _decision(

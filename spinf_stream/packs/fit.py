@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from spinf_stream.questions.plan import F64, Bool
+from spinf_stream.questions.plan import F64, I64, Bool
 
 _STEPS = 100
 
@@ -21,6 +23,60 @@ def platt(x: F64, y: Bool) -> tuple[float, float]:
     target = np.where(y, (up + 1) / (up + 2), 1 / (down + 2))
     a, b = logistic(np.asarray(x, np.float64)[:, None], target, ridge=1e-9)
     return float(a[0]), b
+
+
+def platt_joint(x: F64, truth: I64) -> tuple[F64, F64]:
+    """(a [C], b [C]) for macros x [N, C] where each row has exactly one category, truth [N].
+
+    Fitted apart, each category's score is right by itself, but the shares s_c / sum s are too timid: the categories see
+    the same evidence, and normalising counts it once where each was fitted to say it alone. So the loss is the mean over
+    the categories of their own cross entropy, plus the cross entropy of the choice.
+    """
+    n, c = x.shape
+    yes = truth[:, None] == np.arange(c)
+    up = yes.sum(0)
+    target = np.where(yes, (up + 1) / (up + 2), 1 / (n - up + 2))
+    rows = np.arange(n)
+
+    def loss(w: F64) -> tuple[float, F64]:
+        s = w[:c] * x + w[c:]
+        log_score = -np.logaddexp(0.0, -s)
+        top = log_score.max(1, keepdims=True)
+        total = top[:, 0] + np.log(np.exp(log_score - top).sum(1))
+        own = np.sum(np.logaddexp(0.0, s) - target * s) / c
+        choice = np.sum(total - log_score[rows, truth])
+        slope = (sigmoid(s) - target) / c + (np.exp(log_score - total[:, None]) - yes) * sigmoid(-s)
+        return float(own + choice), np.concatenate([(slope * x).sum(0), slope.sum(0)])
+
+    start = [platt(x[:, i], yes[:, i]) for i in range(c)]
+    w = _bfgs(loss, np.array([a for a, _ in start] + [b for _, b in start]))
+    return w[:c], w[c:]
+
+
+def _bfgs(loss: Callable[[F64], tuple[float, F64]], w: F64) -> F64:
+    """Quasi-Newton descent with halved steps; for tens of parameters."""
+    inverse = np.eye(len(w))
+    now, slope = loss(w)
+    for _ in range(500):
+        step = -inverse @ slope
+        fall = float(slope @ step)
+        if fall > -1e-10 * max(1.0, abs(now)):
+            break
+        size = 1.0
+        while True:
+            then, new_slope = loss(w + size * step)
+            if then <= now + 1e-4 * size * fall or size < 1e-12:
+                break
+            size /= 2
+        if then >= now:
+            break
+        moved, turned = size * step, new_slope - slope
+        w, now, slope = w + moved, then, new_slope
+        along = float(moved @ turned)
+        if along > 1e-12:  # otherwise the curvature is not positive here and the old estimate serves
+            left = np.eye(len(w)) - np.outer(moved, turned) / along
+            inverse = left @ inverse @ left.T + np.outer(moved, moved) / along
+    return w
 
 
 def logistic(x: F64, target: F64, ridge: float) -> tuple[F64, float]:

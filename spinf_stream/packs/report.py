@@ -51,6 +51,8 @@ def page(r: Report, drawn: bool) -> list[str]:
         out += [
             f"## The choice among {', '.join(t.categories)}",
             "",
+            "The labels exclude each other, so the categories' platt constants were fitted together: each score for itself, and their shares.",
+            "",
             "| | before | after |",
             "|---|---|---|",
             f"| accuracy (95 %) | {_interval(t.before.accuracy)} | {_interval(t.after.accuracy)} |",

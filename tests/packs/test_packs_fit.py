@@ -12,6 +12,7 @@ from spinf_stream.packs.fit import (
     NoThreshold,
     logistic,
     platt,
+    platt_joint,
     sigmoid,
     threshold_f1,
     threshold_precision,
@@ -54,6 +55,43 @@ def test_platt_stays_finite_on_separable_labels(scale: float) -> None:
 def test_platt_needs_both_kinds() -> None:
     with pytest.raises(ValueError, match="both kinds"):
         platt(np.arange(3.0), np.array([True, True, True]))
+
+
+def choices(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Evidence that all categories share: each sees the truth through the same fog."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, 4, n)
+    return 1.6 * (truth[:, None] == np.arange(4)) + rng.normal(0, 1, (n, 4)), truth
+
+
+def test_the_joint_fit_calibrates_the_choice() -> None:
+    x, truth = choices(4_000, 1)
+    fresh, fresh_truth = choices(20_000, 2)
+    apart = np.array([platt(x[:, c], truth == c) for c in range(4)])
+    a, b = platt_joint(x, truth)
+    one = top(sigmoid(apart[:, 0] * fresh + apart[:, 1]), fresh_truth)
+    two = top(sigmoid(a * fresh + b), fresh_truth)
+    assert two.log_loss < one.log_loss and two.ece < one.ece
+    own = [binary(sigmoid(a[c] * fresh[:, c] + b[c]), fresh_truth == c, None).ece for c in range(4)]
+    assert max(own) < 0.06
+
+
+def test_the_joint_fit_is_a_minimum() -> None:
+    x, truth = choices(300, 3)
+    a, b = platt_joint(x, truth)
+    n = np.bincount(truth, minlength=4)
+    yes = truth[:, None] == np.arange(4)
+    target = np.where(yes, (n + 1) / (n + 2), 1 / (300 - n + 2))
+
+    def loss(a: np.ndarray, b: np.ndarray) -> float:
+        s = a * x + b
+        p = sigmoid(s)
+        own = -(target * np.log(p) + (1 - target) * np.log(1 - p)).mean(1).sum()
+        return float(own - np.log((p / p.sum(1, keepdims=True))[np.arange(300), truth]).sum())
+
+    rng = np.random.default_rng(4)
+    best = loss(a, b)
+    assert all(loss(a + rng.normal(0, 0.03, 4), b + rng.normal(0, 0.03, 4)) > best for _ in range(200))
 
 
 def test_logistic_with_several_features_and_a_ridge() -> None:

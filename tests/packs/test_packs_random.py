@@ -12,6 +12,7 @@ import pack_plain as plain
 import pytest
 from pack_random import BREAKS, WRONG, broken, random_answers, random_pack
 
+from spinf_stream.packs.decide import interpolate
 from spinf_stream.packs.evaluate import Evaluator, rounded
 from spinf_stream.packs.file import from_doc, loads
 from spinf_stream.packs.problems import PackError
@@ -108,6 +109,15 @@ def _containers(value: Any) -> Any:
         yield value
         for v in value.values() if isinstance(value, dict) else value:
             yield from _containers(v)
+
+
+def test_interpolation_is_numpys() -> None:
+    rng = random.Random(4)
+    for _ in range(3_000):
+        xs = sorted(rng.choice([0.0, 0.5, rng.random()]) for _ in range(rng.randint(2, 9)))
+        ys = sorted(rng.random() for _ in xs)
+        x = rng.choice([*xs, rng.uniform(-0.5, 1.5)])
+        assert interpolate(x, xs, ys) == float(np.interp(x, xs, ys))
 
 
 def test_rounding_is_pythons() -> None:
