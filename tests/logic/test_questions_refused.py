@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from questions_bpe import problems
 
 from spinf_stream.questions.problems import QuestionError
@@ -225,3 +228,27 @@ def test_json_and_toml_say_the_same() -> None:
     toml = b'case_insensitive = false\n[[queries]]\nid = "a"\ntemplate = "\\n\\nIs it {F}?{?}"\noptions = [" yes"]\ncombinations = "all"\n[queries.values]\nF = ["x", "y"]\n'
     data = b'\xef\xbb\xbf{"case_insensitive": false, "queries": [{"id": "a", "template": "\\n\\nIs it {F}?{?}", "options": [" yes"], "combinations": "all", "values": {"F": ["x", "y"]}}]}'
     assert decode(toml, True) == decode(data)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["all", "{F}:{?}", "x{*}", "\ud800", " yes"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["F", "G", "id", "options", "a", "\ud800", "seed"]), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from([file for file in ACCEPTED if len(str(file)) < 1000]), st.data())
+def test_whatever_stands_in_a_file_it_compiles_or_is_refused(file: dict[str, Any], data: st.DataObject) -> None:
+    """W29: a wrong type anywhere is a problem with a place, never another exception."""
+    file = copy.deepcopy(file)
+    for _ in range(data.draw(st.integers(1, 3))):
+        target: Any = data.draw(st.sampled_from([file, *(q for q in file["queries"] if isinstance(q, dict))]))
+        key = data.draw(st.sampled_from(sorted({*target, "options", "combinations", "values", "generate", "calibration", "ends", "max_tokens"})))
+        target[key] = data.draw(JSON)
+        if not isinstance(file.get("queries"), list):
+            break
+    for source in ({}, {"pack": "demo/p", "case_insensitive": False}):
+        for p in problems(file, **source):
+            assert p.path.startswith("$") and p.message
+            str(p).encode()
