@@ -108,6 +108,29 @@ def test_what_is_missing_is_one_line_with_its_command(tmp_path: Path, monkeypatc
         assert "\n" not in str(said.value)
 
 
+def test_without_java_a_docker_engine_runs_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command alone: no engine is at hand where this suite runs."""
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{docker.parent}:/bin")
+    monkeypatch.setattr(services, "java17", lambda: False)
+    broker = services.Kafka(tmp_path / "kafka")
+    broker.folder.mkdir()
+    broker.prepare()
+    command = " ".join(broker.command())
+    assert f"-p 127.0.0.1:{broker.port}:{broker.port} " in command
+    assert f"-v {broker.folder}:/spinf " in command
+    assert f" {services.IMAGE} " in command
+    properties = (broker.folder / "server.properties").read_text()
+    assert f"listeners=CLIENTS://0.0.0.0:{broker.port},CONTROLLER://127.0.0.1:" in properties
+    assert f"advertised.listeners=CLIENTS://127.0.0.1:{broker.port}\n" in properties
+    assert "log.dirs=/spinf/data\n" in properties
+    broker.signal(signal.SIGTERM)
+    assert (tmp_path / "calls").read_text().splitlines()[-1] == f"kill -s 15 spinf-test-kafka-{broker.port}"
+
+
 def test_a_service_that_ends_at_once_shows_the_end_of_its_log(tmp_path: Path) -> None:
     server = services.Redis(tmp_path / "redis", options=["--no-such-option", "1"])
     began = time.monotonic()
