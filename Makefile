@@ -10,13 +10,20 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export OMP_NUM_THREADS ?= 2
 SITE := 'import site; print(site.getsitepackages()[0])'
 
-.PHONY: demo test bench lint venv requirements test-kernels clean
+.PHONY: demo test chaos chaos-long bench lint venv requirements test-kernels clean
 
 demo: venv
 	@$(BIN)/spinf-stream demo
 
 test: requirements lint
 	$(BIN)/python -m pytest -m "not cuda" --durations=15
+
+# Faults on real services, audited: every kind once (part of `make test` too); at length about half an hour.
+chaos: venv requirements
+	$(BIN)/python tests/process/chaos.py
+
+chaos-long: venv requirements
+	$(BIN)/python tests/process/chaos.py --long
 
 # Against plain transformers, on this machine's CPU; tens of minutes. The GPU's are in bench/ too.
 bench: venv requirements

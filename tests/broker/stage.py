@@ -215,6 +215,11 @@ class Process:
         return await asyncio.wait_for(self._process.wait(), seconds)
 
     @property
+    def gone(self) -> bool:
+        """It has ended, for whatever reason."""
+        return self._process is None or self._process.returncode is not None
+
+    @property
     def output(self) -> str:
         return "\n".join(self._lines)
 

@@ -1,8 +1,9 @@
-"""A worker with the fake engine in a process of its own: `python worker_process.py JSON`.
+"""A worker in a process of its own: `python worker_process.py JSON`.
 
-JSON: {"settings": {...}, "budget", "seconds", "burst", "log_level", "stop": {"at": POINT, "after": N}}. At the N-th
-time that the point is reached the process stops itself (SIGSTOP), as a machine does that was frozen right there. The
-shipped worker knows nothing of such points (DECISIONS 26). Points: `before_send`, `before_offsets`, `before_commit`,
+JSON: {"settings": {...}, "budget", "seconds", "burst", "log_level", "stop": {"at": POINT, "after": N}}. With `questions`
+in the settings the engine is the real one, else the fake. At the N-th time that the point is reached the process stops
+itself (SIGSTOP), as a machine does that was frozen right there; SIGUSR1 sets N to 1, counted from then on, and without
+`after` nothing stops before that. The shipped worker knows nothing of such points (DECISIONS 26). Points: `before_send`, `before_offsets`, `before_commit`,
 `after_commit` of a transaction, `before_pass`, `after_pass`.
 """
 
@@ -28,12 +29,16 @@ from spinf_stream.stream.worker import serve
 
 
 class StopPoint:
-    def __init__(self, at: str = "", after: int = 1) -> None:
+    def __init__(self, at: str = "", after: int = 0) -> None:
         self.at = at
         self.left = after
+        signal.signal(signal.SIGUSR1, self.arm)
+
+    def arm(self, *_: Any) -> None:
+        self.left = 1
 
     def reached(self, point: str) -> None:
-        if point and point == self.at:
+        if point and point == self.at and self.left > 0:
             self.left -= 1
             if self.left == 0:
                 print(f"stopped {point}", flush=True)
@@ -59,8 +64,17 @@ async def main(job: dict[str, Any]) -> int:
     around(AIOKafkaProducer, "commit_transaction", "before_commit", "after_commit", points)
     settings = Settings(**{**job["settings"], "log_format": "json", "log_level": job.get("log_level", "info")})
     set_up(settings)
-    scorer = FakeScorer(job.get("budget", 2048))
-    runner = FakeRunner(scorer, job.get("seconds", 0.0))
+    scorer: Any
+    runner: Any
+    if settings.questions:
+        from spinf_stream.engine.open import open_scorer
+        from spinf_stream.engine.runner import Runner
+
+        scorer = open_scorer(settings)
+        runner = Runner(scorer.engine)
+    else:
+        scorer = FakeScorer(job.get("budget", 2048))
+        runner = FakeRunner(scorer, job.get("seconds", 0.0))
     around(runner, "run", "before_pass", "after_pass", points)
     logging.getLogger("test").info("process %d", os.getpid())
     return await serve(settings, scorer, runner, burst=job.get("burst", False))

@@ -1,0 +1,132 @@
+"""What a run of the chaos harness is judged by: the topics alone, read as any consumer reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import json
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+
+class Seen(NamedTuple):
+    id: str
+    key: bytes
+    at: float  # monotonic seconds, when the auditor read it
+    place: tuple[int, int]  # partition, offset in the scores topic
+
+
+class Verdict(NamedTuple):
+    lost: int
+    duplicates: int
+    order_breaks: int  # of a key: an article's first score after a later article's
+    backwards: int  # committed offsets that went back
+    dead_lost: int
+    dead_duplicates: int
+    dead_wrong: int  # dead letters that are no poison, or whose bytes differ
+
+
+class Auditor:
+    """Reads the scores topic with read_committed, and the group's committed offsets, for as long as the run lasts."""
+
+    def __init__(self, address: str, scores: str, source: str, group: str) -> None:
+        self.address, self.scores, self.source, self.group = address, scores, source, group
+        self.seen: list[Seen] = []
+        self.ids: collections.Counter[str] = collections.Counter()
+        self.backwards = 0
+        self._committed: dict[int, int] = {}
+        self._newest: dict[int, float] = {}  # scores partition -> when its last score was read
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self, partitions: int) -> None:
+        self._newest = dict.fromkeys(range(partitions), 0.0)
+        self._tasks = [asyncio.create_task(self._read(partitions)), asyncio.create_task(self._watch(partitions))]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def duplicates(self) -> int:
+        return sum(n - 1 for n in self.ids.values())
+
+    async def all_moving_after(self, moment: float, seconds: float) -> float:
+        """Seconds from the moment until every partition has brought a score that was read after it. Raises TimeoutError."""
+        while min(self._newest.values(), default=0.0) <= moment:
+            if time.monotonic() - moment > seconds:
+                raise TimeoutError(f"a partition brought no score within {seconds:g} s of a fault: {self._newest}")
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            await asyncio.sleep(0.02)
+        return time.monotonic() - moment
+
+    async def _read(self, partitions: int) -> None:
+        reader = AIOKafkaConsumer(
+            bootstrap_servers=self.address, isolation_level="read_committed", auto_offset_reset="earliest",
+            enable_auto_commit=False, request_timeout_ms=5000, retry_backoff_ms=50,
+        )  # fmt: skip
+        await reader.start()
+        try:
+            reader.assign([TopicPartition(self.scores, n) for n in range(partitions)])
+            while True:
+                try:
+                    found = await reader.getmany(timeout_ms=100)
+                except KafkaError:  # the broker is away: that is what the run is about
+                    await asyncio.sleep(0.1)
+                    continue
+                for records in found.values():
+                    for r in records:
+                        if r.key is not None and r.value:
+                            id_ = json.loads(r.value)["id"]
+                            self.ids[id_] += 1
+                            self._newest[r.partition] = time.monotonic()
+                            self.seen.append(Seen(id_, r.key, time.monotonic(), (r.partition, r.offset)))
+        finally:
+            await reader.stop()
+
+    async def _watch(self, partitions: int) -> None:
+        reader = AIOKafkaConsumer(bootstrap_servers=self.address, group_id=self.group, enable_auto_commit=False, request_timeout_ms=5000)
+        await reader.start()
+        try:
+            while True:
+                for n in range(partitions):
+                    try:
+                        offset = await reader.committed(TopicPartition(self.source, n))
+                    except KafkaError:
+                        continue
+                    if offset is not None:
+                        self.backwards += offset < self._committed.get(n, 0)
+                        self._committed[n] = offset
+                await asyncio.sleep(0.5)
+        finally:
+            await reader.stop()
+
+    def verdict(self, sent: Sequence[tuple[str, bytes]], poison: Sequence[bytes], dead: Sequence[bytes | None]) -> Verdict:
+        """sent: (id, key) in order of sending; poison: values sent; dead: values of the dead-letter topic."""
+        order = {id_: n for n, (id_, _) in enumerate(sent)}
+        newest: dict[bytes, int] = {}
+        breaks = 0
+        counted: set[str] = set()
+        for s in sorted(self.seen, key=lambda s: s.place):
+            if s.id in counted or s.id not in order:
+                continue
+            counted.add(s.id)
+            breaks += order[s.id] < newest.get(s.key, -1)
+            newest[s.key] = max(order[s.id], newest.get(s.key, -1))
+        wanted = collections.Counter(poison)
+        got = collections.Counter(v for v in dead if v is not None)
+        return Verdict(
+            lost=sum(id_ not in self.ids for id_ in order),
+            duplicates=self.duplicates,
+            order_breaks=breaks,
+            backwards=self.backwards,
+            dead_lost=sum((wanted - got).values()),
+            dead_duplicates=sum(max(0, got[v] - n) for v, n in wanted.items()),
+            dead_wrong=sum(n for v, n in got.items() if v not in wanted) + (len(dead) - sum(got.values())),
+        )
