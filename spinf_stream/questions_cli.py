@@ -53,7 +53,7 @@ def report(questions: QuestionSet) -> str:
         said = ", ".join(name for name, on in marks if on)
         rows.append((q.name, str(len(q.values)), str(len(q.options)), str(spellings[first]), str(q.tokens), said))
     for s in questions.slots:
-        how = "generated" if s.generate else "searched"
+        how = "generated" if s.generate else "copied" if s.mode == "copy_only" else "searched"
         rows.append((s.name, str(len(s.values)), "", "", str(sum(map(len, s.tokens))), f"{{{s.kind}}} {how}, up to {s.max_tokens} tokens"))
     wide = [max(len(row[i]) for row in rows) for i in range(5)]
     lines = [

@@ -17,8 +17,9 @@ from spinf_stream.engine.floors import Floors
 from spinf_stream.packs.active import Active
 from spinf_stream.packs.file import Scalar
 from spinf_stream.questions.plan import Plan
-from spinf_stream.questions.questionset import QuestionSet
+from spinf_stream.questions.questionset import QuestionSet, SlotQuery
 from spinf_stream.questions.readout import Read
+from spinf_stream.slots.build import SlotSet, Vocabularies
 
 
 class Ask(NamedTuple):
@@ -41,6 +42,7 @@ class Share(NamedTuple):
     ask: int
     option: slice
     prompt: slice
+    slot: slice  # of the merged slot queries
 
     def of(self, read: Read) -> Read:
         return Read(read.logprob[self.option], read.p[self.option], read.residual[self.prompt])
@@ -49,19 +51,24 @@ class Share(NamedTuple):
 class Merged(NamedTuple):
     plan: Plan
     shares: tuple[Share, ...]
+    slots: SlotSet | None
 
 
-def merge(asks: Sequence[Ask], chosen: Sequence[int]) -> Merged:
-    """The plans of the chosen asks side by side below one trunk."""
+def merge(asks: Sequence[Ask], chosen: Sequence[int], words: Vocabularies | None = None) -> Merged:
+    """The plans of the chosen asks side by side below one trunk. words: needed where one of them has slots."""
     plans = [asks[i].questions.plan for i in chosen]
     shares: list[Share] = []
+    queries: list[SlotQuery] = []
     option = prompt = 0
     for i, p in zip(chosen, plans):
-        shares.append(Share(i, slice(option, option + p.options), slice(prompt, prompt + p.prompts)))
+        slots = asks[i].questions.slots
+        shares.append(Share(i, *(slice(a, a + n) for a, n in ((option, p.options), (prompt, p.prompts), (len(queries), len(slots))))))
         option, prompt = option + p.options, prompt + p.prompts
-    if len(plans) == 1:
-        return Merged(plans[0], tuple(shares))
-    return Merged(side_by_side(plans), tuple(shares))
+        queries += slots
+    if queries and words is None:
+        raise ValueError("slots are spelled in a vocabulary")
+    slot_set = SlotSet(queries, words) if queries and words else None
+    return Merged(plans[0] if len(plans) == 1 else side_by_side(plans), tuple(shares), slot_set)
 
 
 def side_by_side(plans: Sequence[Plan]) -> Plan:

@@ -33,6 +33,7 @@ class Cut(NamedTuple):
     ids: list[int]  # BOS + tokens
     tail: str  # the end of the text that the ids stand for
     truncated: bool
+    read: str  # the content, without what was cut off
 
 
 def tokenise(encoder: Encoder, content: str, around: tuple[str, str], limit: int) -> Cut:
@@ -41,10 +42,13 @@ def tokenise(encoder: Encoder, content: str, around: tuple[str, str], limit: int
     text = before + content + after
     ids = encoder.encode(text)
     if len(ids) <= limit:
-        return Cut([*encoder.bos, *ids], text[-64:], False)
+        return Cut([*encoder.bos, *ids], text[-64:], False, content)
     if not before and not after:
         ids = ids[:limit]
-        return Cut([*encoder.bos, *ids], encoder.decode(ids[-32:])[-64:], True)
+        read = encoder.decode(ids)
+        while not content.startswith(read):  # its last token may be half a character
+            read = read[:-1]
+        return Cut([*encoder.bos, *ids], encoder.decode(ids[-32:])[-64:], True, read)
     low, high = 0, len(content)  # the longest head of the content that fits, by bisection over characters
     while low < high:
         mid = (low + high + 1) // 2
@@ -53,4 +57,4 @@ def tokenise(encoder: Encoder, content: str, around: tuple[str, str], limit: int
         else:
             high = mid - 1
     text = before + content[:low] + after
-    return Cut([*encoder.bos, *encoder.encode(text)], text[-64:], True)
+    return Cut([*encoder.bos, *encoder.encode(text)], text[-64:], True, content[:low])

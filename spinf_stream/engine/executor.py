@@ -15,6 +15,7 @@ class Fetched(NamedTuple):
     cand: F64  # [c] log-probability over the whole vocabulary; the soft-capped logit at reads without read_norm
     end: F64  # [r] log P(next token does not start with a letter or digit); 0 where read_end is False
     seconds: float  # device or compute time
+    trunks: tuple[Any, ...] = ()  # keys and values of the trees in Layout.kept, in that order; for grow.py
 
 
 class Executor(Protocol):

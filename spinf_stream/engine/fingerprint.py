@@ -12,6 +12,7 @@ import hashlib
 import json
 
 from spinf_stream.engine.executor import Executor
+from spinf_stream.slots.plan import SLOTS
 
 ENGINE = "engine/1"  # raise when the way of a number changes without any other input here changing
 
@@ -26,6 +27,7 @@ def fingerprint(executor: Executor, tokenizer_digest: str) -> str:
         "scheme": stack.scheme,
         "spec": dataclasses.asdict(stack.spec),
         "numerics": executor.numerics,
+        "slots": SLOTS,
     }
     text = json.dumps(inputs, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()

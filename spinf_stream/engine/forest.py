@@ -61,6 +61,7 @@ class Layout(NamedTuple):
     cand_token: I32  # [c]
     past: bool = False  # the single tree's trunk keys and values are those the executor kept from the pass before
     keep: bool = False  # keep the single tree's trunk keys and values for a pass that continues it
+    kept: tuple[int, ...] = ()  # trees whose trunk keys and values are handed out (Fetched.trunks), for decoding
 
 
 def chunks(plan: Plan, capacity: int) -> tuple[Chunk, ...]:
@@ -89,7 +90,8 @@ def chunks(plan: Plan, capacity: int) -> tuple[Chunk, ...]:
     return tuple(out)
 
 
-def layout(ids: I32, start: NDArray[np.int64], chunk: tuple[Chunk, ...], *, past: bool = False, keep: bool = False) -> Layout:
+def layout(ids: I32, start: NDArray[np.int64], chunk: tuple[Chunk, ...], *, past: bool = False, keep: bool = False,
+           kept: tuple[int, ...] = ()) -> Layout:  # fmt: skip
     """Lay trees out. ids, start as in PassInput; chunk[i] is tree i's. Vectorised over trees with the same chunk."""
     trunk = np.diff(start).astype(np.int32)
     held = np.zeros_like(trunk) if past else trunk  # trunk rows present in this pass
@@ -116,7 +118,7 @@ def layout(ids: I32, start: NDArray[np.int64], chunk: tuple[Chunk, ...], *, past
         np.concatenate([c.read_end for c in chunk]),
         cand_ptr,
         np.concatenate([c.cand_token for c in chunk]),
-        past, keep,
+        past, keep, kept,
     )  # fmt: skip
 
 

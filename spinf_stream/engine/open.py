@@ -20,6 +20,7 @@ from spinf_stream.engine.asks import Ask
 from spinf_stream.engine.executor import Executor
 from spinf_stream.engine.fingerprint import fingerprint
 from spinf_stream.engine.floors import FloorCache, Floors
+from spinf_stream.engine.grow import Grower
 from spinf_stream.engine.packed import PackedEngine
 from spinf_stream.engine.scoring import ArticleScorer
 from spinf_stream.engine.seam import PassInput
@@ -57,6 +58,8 @@ def open_scorer(settings: Settings, *, progress: bool = False) -> ArticleScorer:
     packs = open_packs(settings, model.stack.name)
     sets: list[tuple[QuestionSet, Active | None]] = [(open_questions(settings, model.encoder), None)] if settings.questions else []
     sets += [(pack_questions(pack, settings, model.encoder), pack) for pack in packs]
+    if any(q.slots for q, _ in sets) and not isinstance(executor, Grower):
+        raise UsageError("extraction slots do not run on the fused GPU executor yet: set device = cpu or dtype = float32")
     asks = [Ask(q, floors_of(q, engine, floors, model.encoder, say), pack) for q, pack in sets]
     return ArticleScorer(engine, model.encoder, asks, settings, full)
 
@@ -97,9 +100,6 @@ def open_questions(settings: Settings, encoder: Encoder) -> QuestionSet:
         raise UsageError(f"{path}: {e}") from None
     except OSError as e:
         raise UsageError(f"{path}: {e.strerror or e}") from None
-    if questions.slots:
-        names = ", ".join(s.name for s in questions.slots[:5])
-        raise UsageError(f"{path}: extraction slots are not in this release ({names}): ask with {{?}} and options")
     return questions
 
 
@@ -131,7 +131,8 @@ def floors_of(questions: QuestionSet, engine: PackedEngine, cache: FloorCache, e
         say(f"floors: {plan.prompts} prompts, {plan.nodes} tokens")
         bos = np.array(encoder.bos, np.int32)
         batch = PassInput(bos, np.array([0, len(bos)], np.int64), np.array([engine.register(plan)], np.int32))
-        return engine.collect(engine.submit(batch)).trees[0]
+        tree = engine.collect(engine.submit(batch)).trees[0]
+        return tree.cand, tree.end
 
     return cache.floors(questions.plan, questions.floor_keys, questions.floor.tolist(), questions.subset, read)
 

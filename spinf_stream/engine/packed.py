@@ -14,14 +14,19 @@ import numpy as np
 from spinf_stream.engine import forest
 from spinf_stream.engine.executor import Executor, Fetched
 from spinf_stream.engine.forest import Chunk
+from spinf_stream.engine.grow import Grower
+from spinf_stream.engine.pending import PendingPass, programs
 from spinf_stream.engine.seam import NonFinite, OutOfMemory, PassInput, PassOutput, TreeOutput
 from spinf_stream.questions.plan import Plan
+from spinf_stream.slots.decoding import Below, Decoder
+from spinf_stream.slots.plan import SlotPlan
 
 
 class Launched(NamedTuple):
     handle: Any
     trees: tuple[int, ...]  # which trees of the pass
     chunks: tuple[Chunk, ...]  # the chunk of each
+    kept: tuple[int, ...]  # trees of the pass whose trunks are kept
 
 
 class Running(NamedTuple):
@@ -36,15 +41,20 @@ class PackedEngine:
         self.bit_exact = executor.bit_exact
         self.budget = self.first_budget = budget or executor.default_budget  # the first never changes: limits rest on it
         self.plans: list[Plan] = []
-        self._known: dict[int, int] = {}  # id(plan) -> index; plans are kept, so ids stay unique
+        self.slots: list[SlotPlan | None] = []  # of each plan
+        self.decoder = Decoder(executor) if isinstance(executor, Grower) else None
+        self._known: dict[tuple[int, int], int] = {}  # ids of plan and slots -> index; both are kept, so ids stay unique
         self._cut: dict[tuple[int, int], tuple[Chunk, ...]] = {}  # (plan, capacity) -> chunks
         self._lock = threading.Lock()
 
-    def register(self, plan: Plan) -> int:
+    def register(self, plan: Plan, slots: SlotPlan | None = None) -> int:
+        if slots is not None and self.decoder is None:
+            raise ValueError("this executor cannot decode: it has no slots")
         with self._lock:
-            index = self._known.setdefault(id(plan), len(self.plans))
+            index = self._known.setdefault((id(plan), id(slots)), len(self.plans))
             if index == len(self.plans):
                 self.plans.append(plan)
+                self.slots.append(slots)
             return index
 
     def cost(self, trunk: int, plan: int) -> int:
@@ -79,18 +89,53 @@ class PackedEngine:
         return Running(batch, tuple(launched), rows)
 
     def collect(self, handle: Running) -> PassOutput:
+        pending = self.begin(handle)
+        while not pending.done:
+            self.advance()
+        return pending.output()
+
+    def begin(self, handle: Running) -> PendingPass:
         plans = [self.plans[int(p)] for p in handle.batch.plan]
         out = [TreeOutput(np.full(int(p.cand_ptr[-1]), np.nan), np.zeros(p.reads)) for p in plans]
         seconds = 0.0
+        trunks: dict[int, Any] = {}
         for part in handle.layouts:
             got = self._guard(self.executor.fetch, part.handle)
             seconds += got.seconds
             scatter(got, part, out)
+            trunks.update(zip(part.kept, got.trunks))
         for i, tree in enumerate(out):
             for what, values in (("a candidate's log-probability", tree.cand), ("an end's log-probability", tree.end)):
                 if not np.isfinite(values).all():
                     raise NonFinite(i, what)
-        return PassOutput(tuple(out), seconds, handle.rows, 0)
+        pending = PendingPass(out, [self.slots[int(p)] for p in handle.batch.plan], seconds, handle.rows)
+        self._decode(pending, handle.batch, trunks)
+        return pending
+
+    def _decode(self, pending: PendingPass, batch: PassInput, trunks: dict[int, Any]) -> None:
+        for tree, trunk in trunks.items():
+            plan = pending.of[tree]
+            assert plan is not None and self.decoder is not None
+            below = Below(trunk, int(batch.start[tree + 1] - batch.start[tree]))
+            for slot, program in enumerate(programs(plan, batch, tree)):
+                if program.wanted:
+                    self.decoder.add(pending, (tree, slot), below, program)
+                    pending.left += 1
+
+    def advance(self) -> None:
+        if self.decoder is None:
+            return
+        try:
+            done = self.decoder.advance()
+        except Exception as e:  # of a step that all of them share
+            for pending in {id(a.owner): a.owner for a in self.decoder.live}.values():
+                pending.error = e
+                self.decoder.drop(pending)
+            return
+        for live in done:
+            live.owner.take(live)
+            if live.owner.error is not None:
+                self.decoder.drop(live.owner)
 
     def _chain(self, batch: PassInput, i: int, trunk: int) -> list[Launched]:
         plan = int(batch.plan[i])
@@ -98,12 +143,15 @@ class PackedEngine:
         cut = self._chunks(plan, max(self.budget - trunk, path, self.budget // 4))
         return [self._launch(batch, (i,), (c,), past=n > 0, keep=n == 0 and len(cut) > 1) for n, c in enumerate(cut)]
 
-    def _launch(self, batch: PassInput, trees: tuple[int, ...], chunk: tuple[Chunk, ...], **more: bool) -> Launched:
+    def _launch(
+        self, batch: PassInput, trees: tuple[int, ...], chunk: tuple[Chunk, ...], past: bool = False, keep: bool = False
+    ) -> Launched:
         trunks = [batch.ids[batch.start[i] : batch.start[i + 1]] for i in trees]
         start = np.zeros(len(trees) + 1, np.int64)
         np.cumsum([len(t) for t in trunks], out=start[1:])
-        layout = forest.layout(np.concatenate(trunks), start, chunk, **more)
-        return Launched(self._guard(self.executor.launch, layout), trees, chunk)
+        kept = () if past else tuple([i for i, t in enumerate(trees) if self.slots[int(batch.plan[t])] is not None])
+        layout = forest.layout(np.concatenate(trunks), start, chunk, past=past, keep=keep, kept=kept)
+        return Launched(self._guard(self.executor.launch, layout), trees, chunk, tuple([trees[i] for i in kept]))
 
     def _chunks(self, plan: int, capacity: int) -> tuple[Chunk, ...]:
         key = (plan, capacity)

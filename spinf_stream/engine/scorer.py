@@ -13,11 +13,14 @@ from typing import NamedTuple, Protocol
 from spinf_stream.engine.seam import Engine, PassInput, PassOutput
 from spinf_stream.questions.plan import I32
 from spinf_stream.records import Answer, Article, Origin, Outcome, Scores
+from spinf_stream.slots.candidates import Entry
 
 
 class Tree(NamedTuple):
     ids: I32  # [P] BOS + content tokens
     plan: int  # registered plan
+    read: str = ""  # with slots: the content that the ids stand for
+    copies: tuple[tuple[int, Entry], ...] = ()  # (slot, what it may copy)
 
 
 class Prepared(NamedTuple):

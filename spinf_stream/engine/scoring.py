@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from spinf_stream.engine.tokenizer import Encoder
 from spinf_stream.packs.problems import ParameterError
 from spinf_stream.questions.readout import Read, read_out
 from spinf_stream.records import Answer, Article, Refused, Tokens, now
+from spinf_stream.slots.build import Vocabularies
+from spinf_stream.slots.candidates import joined
 
 
 class ArticleScorer:
@@ -36,6 +39,7 @@ class ArticleScorer:
             self.questions_by_pack[a.name] = self.questions_by_pack.get(a.name, 0) + a.questions.plan.prompts
         self.questions = sum(self.questions_by_pack.values())
         self._declared = {p for a in self.asks if a.pack is not None for p in a.pack.pack.parameters}
+        self._words = Vocabularies(encoder, engine.executor.stack.spec.eos) if any(a.questions.slots for a in self.asks) else None
         self._merged: dict[tuple[int, ...], int] = {}  # chosen asks -> registered plan
         self._of_plan: dict[int, Merged] = {}
         self._lock = threading.Lock()
@@ -61,7 +65,8 @@ class ArticleScorer:
             for share in self._of_plan[plan].shares:
                 if self.asks[share.ask].questions.joins_differ(self.encoder, cut.tail):
                     warnings.add("join_differs")
-            trees.append(Tree(np.array(cut.ids, np.int32), plan))
+            ids, slots = np.array(cut.ids, np.int32), self._of_plan[plan].slots
+            trees.append(Tree(ids, plan) if slots is None else Tree(ids, plan, cut.read, tuple(slots.copies(cut.read))))
             cost += self.engine.cost(len(cut.ids), plan)
         tokens = sum(len(t.ids) - len(self.encoder.bos) for t in trees)
         return Prepared(digest, tuple(trees), cost, tokens, truncated, cost > self.engine.budget, tuple(sorted(warnings)))
@@ -79,30 +84,38 @@ class ArticleScorer:
         trees = [t for item in items for t in item.trees]
         start = np.zeros(len(trees) + 1, np.int64)
         np.cumsum([len(t.ids) for t in trees], out=start[1:])
-        return PassInput(np.concatenate([t.ids for t in trees]), start, np.array([t.plan for t in trees], np.int32))
+        plans = np.array([t.plan for t in trees], np.int32)
+        return PassInput(np.concatenate([t.ids for t in trees]), start, plans, joined([t.copies for t in trees]))
 
     def answers(self, items: Sequence[Prepared], output: PassOutput) -> list[Answer]:
         at, stamp = 0, now()
         out: list[Answer] = []
         for item in items:
             reads: dict[int, Read] = {}
+            slots: dict[int, list[dict[str, Any]]] = {}
+            rows = 0
             for tree, numbers in zip(item.trees, output.trees[at : at + len(item.trees)]):
                 merged = self._of_plan[tree.plan]
                 read = read_out(merged.plan, numbers.cand, numbers.end)
                 reads.update({share.ask: share.of(read) for share in merged.shares})
+                if merged.slots is not None and numbers.slots is not None:
+                    said = merged.slots.record(numbers.slots, tree.read)
+                    slots.update({share.ask: said[share.slot] for share in merged.shares})
+                    rows += numbers.slots.rows
             at += len(item.trees)
-            out.append(self._answer(item, [reads[i] for i in range(len(self.asks))], stamp))
+            every = range(len(self.asks))
+            out.append(self._answer(item, [reads[i] for i in every], [s for i in every for s in slots.get(i, ())], rows, stamp))
         return out
 
-    def _answer(self, item: Prepared, reads: list[Read], stamp: str) -> Answer:
+    def _answer(self, item: Prepared, reads: list[Read], slots: list[dict[str, Any]], rows: int, stamp: str) -> Answer:
         pairs = list(zip(self.asks, reads))
         return Answer(
             scores=answers.compact(self.asks, reads)
             if self.settings.scores_format == "compact"
             else [q for ask, read in pairs for q in answers.full(ask, read)],
-            slots=[],
+            slots=slots,
             packs=[ask.pack.evaluator.evaluate(read.p, read.logprob) for ask, read in pairs if ask.pack is not None],
-            tokens=Tokens(item.content_tokens, sum(self._of_plan[t.plan].plan.nodes for t in item.trees), 0, 0),
+            tokens=Tokens(item.content_tokens, sum(self._of_plan[t.plan].plan.nodes for t in item.trees), 0, rows),
             truncated=item.truncated,
             warnings=list(item.warnings),
             scored_at=stamp,
@@ -121,8 +134,8 @@ class ArticleScorer:
     def _plan(self, chosen: tuple[int, ...]) -> int:
         with self._lock:
             if chosen not in self._merged:
-                merged = merge(self.asks, chosen)
-                index = self.engine.register(merged.plan)
+                merged = merge(self.asks, chosen, self._words)
+                index = self.engine.register(merged.plan, merged.slots.plan if merged.slots else None)
                 self._of_plan[index] = merged
                 self._merged[chosen] = index
             return self._merged[chosen]

@@ -74,13 +74,26 @@ class Encoder:
         """
         return self._tok.decode([token], skip_special_tokens=False) if token < self.tokens else ""
 
+    def token_texts(self) -> list[str]:
+        """`token_text` of every token, in about a second for a quarter of a million; the caller keeps it."""
+        return self._tok.decode_batch([[i] for i in range(self.tokens)], skip_special_tokens=False)
+
+    def special(self) -> frozenset[int]:
+        """Ids of the special tokens: control tokens, which no text encodes to."""
+        return frozenset(i for i, t in self._tok.get_added_tokens_decoder().items() if t.special and i < self.vocab)
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its name in the vocabulary, such as <end_of_turn>."""
+        found: int | None = self._tok.token_to_id(token)
+        return found
+
     def starts_alnum(self) -> NDArray[np.bool_]:
         """[vocab] whether a token's text begins with a letter or digit (Unicode): it would go on with a word.
 
         A token that begins with a space does not, neither does a lone byte of a longer character. Computed once.
         """
         if self._alnum is None:  # two threads may both compute it; the result is the same
-            texts = self._tok.decode_batch([[i] for i in range(self.tokens)], skip_special_tokens=False)
+            texts = self.token_texts()
             out = np.zeros(self.vocab, np.bool_)
             out[: self.tokens] = [t[:1].isalnum() for t in texts]
             out.flags.writeable = False

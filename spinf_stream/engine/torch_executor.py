@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,10 +18,14 @@ from numpy.typing import NDArray
 
 from spinf_stream.engine.executor import Fetched
 from spinf_stream.engine.forest import Chunk, Layout
+from spinf_stream.engine.grow import Grown, Step
 from spinf_stream.engine.heads import Head
 from spinf_stream.engine.seam import EngineFatal, OutOfMemory
 from spinf_stream.engine.stack import LayerSpec, LayerWeights, Stack
+from spinf_stream.engine.torch_grow import TorchGrower, Trunk
+from spinf_stream.questions.plan import F64
 
+T = TypeVar("T")
 BUNDLE = 128  # branch rows that share one attention call
 
 
@@ -47,6 +52,8 @@ class TorchExecutor:
         self.scale = torch.tensor(stack.spec.embed_scale, dtype=stack.embed.dtype, device=self.device)
         self.bundles: dict[Chunk, list[Bundle]] = {}
         self.past: list[tuple[torch.Tensor, torch.Tensor]] = []  # trunk keys and values of the pass that asked to keep them
+        self.trunks: list[Trunk] = []  # of Layout.kept, a layer's pair each
+        self.grower = TorchGrower(self)
         self.numerics: dict[str, object] = {
             "executor": "torch/1",
             "torch": torch.__version__,
@@ -60,10 +67,20 @@ class TorchExecutor:
 
     def fetch(self, handle: Layout) -> Fetched:
         began = time.perf_counter()
+        with torch.inference_mode():
+            cand, end = self._guard(lambda: self._read(handle))
+        return Fetched(cand, end, time.perf_counter() - began, tuple(self.trunks))
+
+    def grow(self, step: Step) -> Grown:
+        with torch.inference_mode():
+            return self._guard(lambda: self.grower.grow(step))
+
+    def _read(self, layout: Layout) -> tuple[F64, F64]:
+        return self.head.read(self.forward(layout), layout.read_norm, layout.read_end, layout.cand_ptr, layout.cand_token)
+
+    def _guard(self, call: Callable[[], T]) -> T:
         try:
-            with torch.inference_mode():
-                hidden = self.forward(handle)
-                cand, end = self.head.read(hidden, handle.read_norm, handle.read_end, handle.cand_ptr, handle.cand_token)
+            return call()
         except torch.cuda.OutOfMemoryError as e:
             raise OutOfMemory(str(e)) from None
         except RuntimeError as e:
@@ -72,7 +89,6 @@ class TorchExecutor:
             if "DefaultCPUAllocator" in str(e):
                 raise OutOfMemory("the CPU has not enough memory for this pass") from None
             raise
-        return Fetched(cand, end, time.perf_counter() - began)
 
     def forward(self, layout: Layout) -> torch.Tensor:
         """Hidden rows after the final norm, [r, H], in the order of layout.read_row."""
@@ -82,6 +98,7 @@ class TorchExecutor:
         reads = torch.from_numpy(layout.read_row).to(self.device)
         turns = [rotation(position, rope, self.stack.embed.dtype) for rope in self.ropes]
         past, kept = self.past, []
+        self.trunks = [[] for _ in layout.kept]
         x = self.stack.embed[token] * self.scale
         for i, (layer, w) in enumerate(zip(spec.layers, self.stack.layers)):
             q, k, v = self.qkv(rms(x, w.attn_in, spec.eps), layer, w, turns[layer.rope])
@@ -89,18 +106,25 @@ class TorchExecutor:
             if layout.keep:
                 stop = int(layout.trunk[0])
                 kept.append((k[:stop].clone(), v[:stop].clone()))
+            for tree, trunk in zip(layout.kept, self.trunks):
+                own = slice(int(layout.row[tree]), int(layout.row[tree] + layout.trunk[tree]))
+                trunk.append((k[own].clone(), v[own].clone()))
             if i == len(spec.layers) - 1:  # nothing reads the other rows
                 attended, x = attended[reads], x[reads]
-            x = x + rms(F.linear(attended, w.o), w.attn_out, spec.eps)
-            gate, up = F.linear(rms(x, w.mlp_in, spec.eps), w.gate_up).chunk(2, -1)
-            x = x + rms(F.linear(F.gelu(gate, approximate="tanh") * up, w.down), w.mlp_out, spec.eps)
-            if w.layer_scalar != 1.0:
-                x = x * w.layer_scalar
+            x = self.after(x, attended, w)
         if layout.keep:
             self.past = kept
         elif not layout.past:
             self.past = []
         return rms(x, self.stack.final_norm, spec.eps)
+
+    def after(self, x: torch.Tensor, attended: torch.Tensor, w: LayerWeights) -> torch.Tensor:
+        """What a layer does with a row once it has attended."""
+        eps = self.stack.spec.eps
+        x = x + rms(F.linear(attended, w.o), w.attn_out, eps)
+        gate, up = F.linear(rms(x, w.mlp_in, eps), w.gate_up).chunk(2, -1)
+        x = x + rms(F.linear(F.gelu(gate, approximate="tanh") * up, w.down), w.mlp_out, eps)
+        return x * w.layer_scalar if w.layer_scalar != 1.0 else x
 
     def qkv(self, x: torch.Tensor, layer: LayerSpec, w: LayerWeights, turn: Rotation) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """x [T, H] -> q [T, heads, d], k and v [T, kv_heads, d]."""

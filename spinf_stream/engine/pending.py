@@ -1,0 +1,105 @@
+"""A pass between its reads and its answers: slots that are still being decoded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from spinf_stream.engine.seam import Copies, Found, NonFinite, PassInput, PassOutput, TreeOutput
+from spinf_stream.questions.plan import I32
+from spinf_stream.slots.copying import Copy, CopyNumbers, CopyText
+from spinf_stream.slots.decoding import Live
+from spinf_stream.slots.generate import Generate
+from spinf_stream.slots.plan import Slot, SlotPlan
+from spinf_stream.slots.program import Ending, Program
+from spinf_stream.slots.search import Search
+
+
+class PendingPass:
+    """seam.Pending. `of` has the slot plan of each tree, None for one without."""
+
+    def __init__(self, trees: Sequence[TreeOutput], of: Sequence[SlotPlan | None], seconds: float, rows: int) -> None:
+        self.trees, self.of, self.seconds, self.rows = list(trees), of, seconds, rows
+        self.endings: list[list[Sequence[Ending]]] = [[()] * len(p.slots) if p else [] for p in of]
+        self.slot_rows = [0] * len(of)
+        self.slot_seconds = 0.0
+        self.left = 0  # programs in the decoder
+        self.error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.left == 0 or self.error is not None
+
+    def take(self, live: Live) -> None:
+        """A program that is done."""
+        tree, slot = live.place
+        self.left -= 1
+        self.slot_rows[tree] += live.rows
+        self.slot_seconds += live.seconds
+        self.endings[tree][slot] = live.program.endings
+        if not live.finite:
+            self.error = NonFinite(tree, "a log-probability of a slot")
+
+    def output(self) -> PassOutput:
+        if self.error is not None:
+            raise self.error
+        trees = [
+            tree if plan is None else tree._replace(slots=found(self.endings[i], self.slot_rows[i]))
+            for i, (tree, plan) in enumerate(zip(self.trees, self.of))
+        ]
+        return PassOutput(tuple(trees), self.seconds, self.rows, 0, sum(self.slot_rows), self.slot_seconds)
+
+
+def programs(plan: SlotPlan, batch: PassInput, tree: int) -> list[Program]:
+    """One a slot of the tree."""
+    ids = batch.ids[batch.start[tree] : batch.start[tree + 1]]
+    return [program(slot, plan, ids, _entry(batch.copies, tree, i)) for i, slot in enumerate(plan.slots)]
+
+
+def program(slot: Slot, plan: SlotPlan, ids: I32, copy: Copy | None) -> Program:
+    """ids: the trunk's. Raises ValueError for a slot that lacks what its kind needs."""
+    automaton, template = plan.automata[slot.automaton], slot.template.tolist()
+    if slot.how == "search":
+        return Search(template, automaton, slot.max_tokens)
+    if slot.how == "generate":
+        if slot.sampling is None:
+            raise ValueError("a generated slot says how")
+        return Generate(template, automaton, slot.max_tokens, slot.sampling, _key(slot, ids))
+    if copy is None:
+        raise ValueError("a copy-only slot comes with what may be copied")
+    if slot.how == "copy_numbers":
+        return CopyNumbers(template, automaton, copy)
+    return CopyText(template, automaton, slot.max_tokens, copy)
+
+
+def _entry(copies: Copies | None, tree: int, slot: int) -> Copy | None:
+    if copies is None:
+        return None
+    at = np.flatnonzero((copies.tree == tree) & (copies.slot == slot))
+    return Copy.of(copies, int(at[0])) if len(at) else None
+
+
+def _key(slot: Slot, ids: I32) -> tuple[int, int]:
+    """What a sample depends on, beside its number and step: the trunk, the template, the seed."""
+    seed = slot.sampling.seed if slot.sampling else 0
+    h = hashlib.blake2b(digest_size=16)
+    for part in (ids, slot.template, np.array([seed], np.int64)):
+        raw = np.ascontiguousarray(part).tobytes()
+        h.update(len(raw).to_bytes(8, "little") + raw)
+    low, high = np.frombuffer(h.digest(), "<u8").tolist()
+    return low, high
+
+
+def found(endings: Sequence[Sequence[Ending]], rows: int) -> Found:
+    flat = [e for of_slot in endings for e in of_slot]
+    return Found(
+        np.cumsum([0, *map(len, endings)]).astype(np.int64),
+        np.cumsum([0, *(len(e.tokens) for e in flat)]).astype(np.int64),
+        np.array([t for e in flat for t in e.tokens], np.int32),
+        np.array([e.logprob for e in flat], np.float64),
+        np.array([e.taken for e in flat], np.int32),
+        np.array([e.complete for e in flat], np.bool_),
+        rows,
+    )

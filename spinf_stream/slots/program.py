@@ -1,0 +1,72 @@
+"""One slot being decoded: which rows it needs next, and what it makes of what they say. Numbers alone, no device.
+
+    program = Search(...)
+    while program.wanted:                      # what is to be read, below the rows in program.token / program.parent
+        program.feed(reads of program.wanted)  # adds rows and asks for the next reads, or ends
+    program.endings
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spinf_stream.questions.plan import F64, I32
+from spinf_stream.slots.automaton import Automaton
+
+FLOOR = 1e-12  # P(end) of a number, where rounding leaves nothing
+
+
+class Wanted(NamedTuple):
+    row: int
+    state: int
+    picks: Sequence[int] = ()
+
+
+class Read(NamedTuple):
+    """What one Wanted got; see engine.grow.Grown."""
+
+    token: I32  # [top]
+    logprob: F64  # [top]
+    first: float
+    second: float
+    pick: F64
+
+
+class Ending(NamedTuple):
+    tokens: tuple[int, ...]
+    logprob: float
+    taken: int = 0
+    complete: bool = True
+
+
+class Program:
+    """Rows are numbered as they are added; the template's come first. Row -1 is the trunk."""
+
+    top = 0  # extensions wanted of each read
+    sequences = 0  # generations that run at once
+
+    def __init__(self, template: Sequence[int], automaton: Automaton) -> None:
+        """template: at least one token."""
+        self.automaton = automaton
+        self.token: list[int] = []
+        self.parent: list[int] = []
+        self.endings: list[Ending] = []
+        last = -1
+        for t in template:
+            last = self.add(t, last)
+        self.stem = last  # the template's last row
+        self.wanted: list[Wanted] = []
+
+    def add(self, token: int, parent: int) -> int:
+        self.token.append(token)
+        self.parent.append(parent)
+        return len(self.token) - 1
+
+    def feed(self, reads: Sequence[Read]) -> None:
+        """reads: one for each of `wanted`, in order."""
+        raise NotImplementedError
+
+    def rest(self, read: Read) -> float:
+        """P(a number ends here), before marks are weighed."""
+        return max(1.0 - read.first, FLOOR)

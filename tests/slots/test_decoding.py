@@ -1,0 +1,256 @@
+"""Slots decoded together, of many articles and kinds, equal the plain reference one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tiny import make_tiny
+
+from spinf_stream.engine.packed import PackedEngine
+from spinf_stream.engine.pending import _key
+from spinf_stream.engine.seam import NonFinite, OutOfMemory, PassInput
+from spinf_stream.engine.torch_executor import TorchExecutor
+from spinf_stream.engine.weights import load
+from spinf_stream.questions.compile import Source, build
+from spinf_stream.questions.spec import Limits
+from spinf_stream.slots import decoding, reference
+from spinf_stream.slots.build import SlotSet, Vocabularies
+from spinf_stream.slots.candidates import joined
+
+TEXTS = (
+    "Shares of Wor Ltd rose 5.2% to $1,200.\nThe world of tech spent 3.5 million on sport, said Mr Bill (of business).",
+    "politics 10",
+    "It sold 12,345 units for US$5m in 2004; the business of sport made a loss of $(1,200), or 10 times 3.\nA word about tech\n" * 3,
+)
+QUERIES = [
+    {"id": "yes", "template": "\n\nIs it sport?{?}", "options": [" yes", " no"]},
+    {"id": "text", "template": "\n\nWho:{*}", "max_tokens": 6},
+    {"id": "whole", "template": "\n\nSay:{*} the", "max_tokens": 6},
+    {"id": "quoted", "template": '\n\nHe said "{*}"', "max_tokens": 4},
+    {"id": "number", "template": "\n\nHow many:{n}", "max_tokens": 7},
+    {"id": "money", "template": "\n\nPaid: {$}", "max_tokens": 5},
+    {"id": "copied", "template": "\n\nNumber:{n}", "mode": "copy_only"},
+    {"id": "copied money", "template": "\n\nPaid: {$}", "mode": "copy_only"},
+    {"id": "piece", "template": "\n\nName:{*}", "mode": "copy_only", "max_tokens": 9},
+]
+GENERATED = [
+    {"id": "greedy", "template": "\n\nTell:{*}", "generate": {"n": 3}, "max_tokens": 12},
+    {"id": "drawn", "template": "\n\nTell:{*} of", "generate": {"temperature": 1.5, "top_k": 20, "n": 3, "seed": 5}, "max_tokens": 12},
+    {"id": "nucleus", "template": "\n\nTell: {*}\"", "generate": {"temperature": 0.7, "top_p": 0.6, "n": 2}, "max_tokens": 9},
+]
+CLOSE = 2e-5  # a read, as in tests/engine; a path sums several
+
+
+class Parts:
+    def __init__(self, folder, family, queries):
+        self.stack, self.encoder = load(str(make_tiny(folder / family, family)), "float32", "cpu", folder / "cache")
+        self.questions = build([Source({"queries": queries})], self.encoder, Limits(max_slots=40))
+        self.words = Vocabularies(self.encoder, self.stack.spec.eos)
+        self.slots = SlotSet(self.questions.slots, self.words)
+        self.executor = TorchExecutor(self.stack, self.encoder.starts_alnum())
+
+    def run(self, texts, engine=None):
+        """Found of each text."""
+        engine = engine or PackedEngine(self.executor, 4000)
+        index = engine.register(self.questions.plan, self.slots.plan)
+        return engine.collect(engine.submit(self.batch(texts, index)))
+
+    def batch(self, texts, index):
+        ids = [self.ids(t) for t in texts]
+        start = np.cumsum([0, *map(len, ids)])
+        return PassInput(np.concatenate(ids), start, np.full(len(ids), index, np.int32), joined([self.slots.copies(t) for t in texts]))
+
+    def ids(self, text):
+        return np.array([*self.encoder.bos, *self.encoder.encode(text)], np.int32)
+
+    def truth(self, text, place):
+        """What the reference finds for one slot."""
+        query, slot = self.slots.queries[place.query], self.slots.plan.slots[place.slot]
+        reader = reference.Reader(self.stack, [*self.ids(text).tolist(), *slot.template.tolist()])
+        words = self.words.words
+        if query.kind == "*":
+            rules = reference.text_rules(words, query.stop)
+        else:
+            rules = reference.number_rules(words, query.kind)
+        if slot.how == "search":
+            return reference.search(reader, rules, slot.max_tokens)
+        if slot.how == "generate":
+            return reference.generate(reader, rules, slot.max_tokens, slot.sampling, _key(slot, self.ids(text)))
+        entry = dict(self.slots.copies(text))[place.slot]
+        if slot.how == "copy_text":
+            return reference.search(reader, rules, slot.max_tokens, lambda path: pieces(entry, path))
+        return reference.copy_numbers(reader, words, query.kind, spellings(self.encoder, entry))
+
+
+def pieces(entry, path):
+    """Tokens that follow this path somewhere in the article."""
+    stream, link = entry.token.tolist(), entry.link.tolist()
+    for i, first in enumerate(link):
+        if first >= 0:
+            piece = [first, *stream[i + 1 :]]
+            end = piece.index(-1)
+            if len(path) < end and piece[: len(path)] == list(path):
+                yield piece[len(path)]
+
+
+def spellings(encoder, entry):
+    out, paths = [], {-1: ()}
+    for i, (token, link) in enumerate(zip(entry.token.tolist(), entry.link.tolist())):
+        paths[i] = (*paths[link], token)
+        if entry.ends[i]:
+            out.append((encoder.decode(paths[i]), paths[i]))
+    return out
+
+
+@pytest.fixture(scope="module", params=["gemma3", "gemma4"])
+def parts(request, tmp_path_factory):
+    return Parts(tmp_path_factory.mktemp("m"), request.param, QUERIES + GENERATED)
+
+
+def endings(found, slot):
+    out = []
+    for e in range(int(found.ptr[slot]), int(found.ptr[slot + 1])):
+        tokens = tuple(found.token[found.token_ptr[e] : found.token_ptr[e + 1]].tolist())
+        out.append((tokens, int(found.taken[e]), bool(found.complete[e]), float(found.logprob[e])))
+    return out
+
+
+def same(got, want):
+    want = [(e.tokens, e.taken, e.complete, e.logprob) for e in want]
+    assert sorted(g[:3] for g in got) == sorted(w[:3] for w in want)
+    of = {w[:3]: w[3] for w in want}
+    for g in got:
+        assert abs(g[3] - of[g[:3]]) <= CLOSE * (len(g[0]) + 1), (g, of[g[:3]])
+
+
+def test_every_slot_equals_the_reference(parts):
+    trees = parts.run(TEXTS).trees
+    many = 0
+    for text, tree in zip(TEXTS, trees):
+        for place in parts.slots.places:
+            got = endings(tree.slots, place.slot)
+            same(got, parts.truth(text, place))
+            many += len(got)
+    assert many > 60
+
+
+def test_company_changes_nothing(parts):
+    together = parts.run(TEXTS * 4).trees
+    for i, text in enumerate(TEXTS):
+        alone = parts.run([text]).trees[0].slots
+        for other in together[i :: len(TEXTS)]:
+            for slot in range(len(parts.slots.places)):
+                for a, b in zip(endings(alone, slot), endings(other.slots, slot), strict=True):
+                    assert a[:3] == b[:3] and abs(a[3] - b[3]) <= CLOSE * (len(a[0]) + 1)
+
+
+def test_scores_are_the_same_with_and_without_slots(parts):
+    engine = PackedEngine(parts.executor, 4000)
+    bare = engine.collect(engine.submit(parts.batch(TEXTS, engine.register(parts.questions.plan))._replace(copies=None)))
+    for one, other in zip(bare.trees, parts.run(TEXTS).trees):
+        np.testing.assert_array_equal(one.cand, other.cand)
+        assert one.slots is None and bare.slot_rows == 0
+
+
+def test_a_trunk_over_the_budget_decodes_too(parts):
+    whole = parts.run(TEXTS).trees
+    for one, other in zip(whole, parts.run(TEXTS, PackedEngine(parts.executor, 40)).trees):
+        for slot in range(len(parts.slots.places)):
+            assert [e[:3] for e in endings(one.slots, slot)] == [e[:3] for e in endings(other.slots, slot)]
+
+
+def test_passes_decode_together_and_rows_come_free_again(parts, monkeypatch):
+    monkeypatch.setattr(decoding, "ROWS", 40)  # so that most programs wait for their turn
+    engine = PackedEngine(parts.executor, 4000)
+    index = engine.register(parts.questions.plan, parts.slots.plan)
+    first, second = (engine.begin(engine.submit(parts.batch(texts, index))) for texts in (TEXTS[:1], TEXTS[1:]))
+    steps = 0
+    while not (first.done and second.done):
+        engine.advance()
+        steps += 1
+    trees = (*first.output().trees, *second.output().trees)
+    for text, tree, want in zip(TEXTS, trees, parts.run(TEXTS).trees):
+        for place in parts.slots.places:
+            got = endings(tree.slots, place.slot)
+            assert [e[:3] for e in got] == [e[:3] for e in endings(want.slots, place.slot)], text
+    d = engine.decoder
+    assert steps > 20 and not d.live and sorted(d.free) == list(range(d.used))
+    assert first.output().slot_rows == trees[0].slots.rows > 60
+
+
+def test_a_sequence_depends_on_its_request_alone(tmp_path):
+    draws = [
+        {"id": f"d{i}", "template": f"\n\nTell {i}:{{*}}", "generate": {"temperature": 1.2, "n": 2, "seed": i % 3}, "max_tokens": 24}
+        for i in range(32)
+    ]  # fmt: skip
+    many = Parts(tmp_path, "gemma3", draws)
+    one = Parts(tmp_path, "gemma3", draws[7:8])
+    more = Parts(tmp_path, "gemma3", [draws[7] | {"generate": {"temperature": 1.2, "n": 5, "seed": 1}}])
+    together = endings(many.run(TEXTS).trees[0].slots, 7)  # 64 sequences of this article, and 128 of two others
+    alone, of_five = (endings(p.run(TEXTS[:1]).trees[0].slots, 0) for p in (one, more))
+    assert [e[0] for e in together] == [e[0] for e in alone] == [e[0] for e in of_five[:2]]
+    assert len({e[0] for e in of_five}) > 1 and max(len(e[0]) for e in of_five) > 4
+    other = Parts(tmp_path, "gemma3", [draws[7] | {"generate": {"temperature": 1.2, "n": 2, "seed": 4}}])
+    assert [e[0] for e in endings(other.run(TEXTS[:1]).trees[0].slots, 0)] != [e[0] for e in alone]
+
+
+def test_at_temperature_0_the_sequences_differ(parts):
+    place = next(p for p in parts.slots.places if parts.slots.queries[p.query].id == "greedy")
+    for tree in parts.run(TEXTS).trees:
+        assert len({e[0] for e in endings(tree.slots, place.slot)}) == 3
+
+
+def test_what_is_not_finite_names_its_tree_and_leaves_the_others(parts):
+    class Poisoned:
+        def __init__(self):
+            self.calls = 0
+
+        def __getattr__(self, name):
+            return getattr(parts.executor, name)
+
+        def grow(self, step):
+            self.calls += 1
+            got = parts.executor.grow(step)
+            if self.calls == 2:
+                row = int(np.flatnonzero(step.trunk[step.read] == step.trunk.max())[0])
+                got.first[row] = np.nan
+            return got
+
+    engine = PackedEngine(Poisoned(), 4000)
+    index = engine.register(parts.questions.plan, parts.slots.plan)
+    good, bad = engine.begin(engine.submit(parts.batch(TEXTS[:1], index))), engine.begin(engine.submit(parts.batch(TEXTS[1:], index)))
+    while not (good.done and bad.done):
+        engine.advance()
+    assert good.output().trees[0].slots.rows > 0
+    with pytest.raises(NonFinite) as e:
+        bad.output()
+    assert e.value.tree == 1 and not engine.decoder.live
+
+
+def test_a_step_that_fails_fails_the_passes_that_share_it(parts):
+    class Failing:
+        def __getattr__(self, name):
+            return getattr(parts.executor, name)
+
+        def grow(self, step):
+            raise OutOfMemory("no room")
+
+    engine = PackedEngine(Failing(), 4000)
+    index = engine.register(parts.questions.plan, parts.slots.plan)
+    with pytest.raises(OutOfMemory):
+        engine.collect(engine.submit(parts.batch(TEXTS, index)))
+    assert not engine.decoder.live and sorted(engine.decoder.free) == list(range(engine.decoder.used))
+
+
+def test_an_executor_that_cannot_decode_says_so(parts):
+    class Plain:
+        bit_exact, default_budget = False, 100
+
+        def launch(self, layout): ...
+
+        def fetch(self, handle): ...
+
+    engine = PackedEngine(Plain())
+    engine.register(parts.questions.plan)
+    with pytest.raises(ValueError, match="cannot decode"):
+        engine.register(parts.questions.plan, parts.slots.plan)
