@@ -21,6 +21,7 @@ from spinf_stream.stream.intake import Intake
 from spinf_stream.stream.kafka import Away, Consumer
 from spinf_stream.stream.partitions import Partition
 from spinf_stream.stream.publisher import Publisher
+from spinf_stream.stream.wait import until
 
 log = logging.getLogger(__name__)
 
@@ -105,11 +106,11 @@ class Assignment:
             self._intake.forget()
             self._batcher.flushing = "revoke" if reason == "revoked" else "shutdown"
             self._wake()
-            drained = await _until(lambda: all(p.drained for p in parts), end - floor)
+            drained = await until(lambda: all(p.drained for p in parts), end - floor)
             self._batcher.flushing = None
             if not drained:
                 log.warning("the drain deadline passed with passes unfinished: what is not published is read again")
-                await _until(lambda: not any(p.offsets and (p.publishing or p.offsets.publishable) for p in parts), end - floor / 2)
+                await until(lambda: not any(p.offsets and (p.publishing or p.offsets.publishable) for p in parts), end - floor / 2)
             await self._delivery.commit(parts, draining=True, timeout=max(1.0, end - time.monotonic()))
         await self.close_all(reason)
         return drained
@@ -205,14 +206,6 @@ class Assignment:
             self._consumer.resume([n])
         log.info("%s opened at %d, epoch %d", p.place, start, p.epoch)
         return True
-
-
-async def _until(true: Callable[[], bool], end: float) -> bool:
-    while not true():
-        if time.monotonic() >= end:
-            return False
-        await asyncio.sleep(0.005)
-    return True
 
 
 async def _raise(e: Exception) -> None:

@@ -126,9 +126,12 @@ class Dedup:
         if found is None:
             self._metrics.dedup.labels("skipped").inc(len(digests))
             return nothing
-        return [
-            Known(self._open(key, found[2 * i]), _number(found[2 * i + 1])) for i, key in enumerate(keys[::2])
-        ]
+        marks = [(key, found[2 * i]) for i, key in enumerate(keys[::2])]
+        if any(value is not None for _, value in marks):  # checking and decoding answers is no work for the event loop
+            opened = await asyncio.to_thread(lambda: [self._open(key, value) for key, value in marks])
+        else:
+            opened = [self._open(key, None) for key, _ in marks]
+        return [Known(mark, _number(found[2 * i + 1])) for i, mark in enumerate(opened)]
 
     async def begin(self, digests: Sequence[str]) -> None:
         """A pass with these texts is about to start."""
@@ -146,7 +149,7 @@ class Dedup:
             return
         marks = list(marks)
         for i in range(0, len(marks), CHUNK):
-            signed = [(self._done(d), self._seal(Mark(self._done(d), self.place(r), a))) for d, r, a in marks[i : i + CHUNK]]
+            signed = await asyncio.to_thread(self._seal_all, marks[i : i + CHUNK])
             asked = self._writes.closed
             ok = await self._write(partial(_set_all, signed, self._s.dedup_ttl_seconds))
             self._metrics.marks.labels("written" if ok else "error" if asked else "skipped").inc(len(signed))
@@ -185,9 +188,12 @@ class Dedup:
     def _tries(self, digest: str) -> str:
         return f"{PREFIX}try:{self._space}:{digest}"
 
-    def _seal(self, mark: Mark) -> bytes:
-        body = msgspec.msgpack.encode(mark)
-        return hmac.digest(self._secret, body, "sha256") + body
+    def _seal_all(self, marks: Sequence[tuple[str, Record, Answer]]) -> list[tuple[str, bytes]]:
+        out = []
+        for digest, record, answer in marks:
+            body = msgspec.msgpack.encode(Mark(self._done(digest), self.place(record), answer))
+            out.append((self._done(digest), hmac.digest(self._secret, body, "sha256") + body))
+        return out
 
     def _open(self, key: str, value: bytes | None) -> Mark | None:
         if value is None:

@@ -126,6 +126,7 @@ class Passes:
         m = self._metrics
         m.stage.labels("forward").observe(time.monotonic() - began)
         m.passes.labels("ok").inc()
+        m.engine_seconds.inc(output.busy_seconds)
         m.tokens.labels("real").inc(output.tokens)
         m.tokens.labels("padding").inc(output.padding)
         m.tokens.labels("shared_prefix").inc(sum(p.content_tokens for p in prepared) * max(0, self._scorer.questions - 1))

@@ -27,6 +27,7 @@ from spinf_stream.stream.passes import Passes, Runner
 from spinf_stream.stream.publisher import Done, LimitReached, Publisher
 from spinf_stream.stream.settle import Settle, TopicFacts
 from spinf_stream.stream.startup import refresh
+from spinf_stream.stream.wait import event_or_time
 
 log = logging.getLogger(__name__)
 
@@ -204,10 +205,7 @@ class Pipeline:
             while (window := self.batcher.take(now)) is not None:
                 self.spawn(self._pass(window, now))
             due = self.batcher.due()
-            try:
-                await asyncio.wait_for(self._wake.wait(), None if due is None else max(0.001, due - now))
-            except TimeoutError:
-                pass
+            await event_or_time(self._wake, None if due is None else max(0.001, due - now))
 
     async def _pass(self, window: Window, now: float) -> None:
         m = self.metrics
@@ -227,10 +225,7 @@ class Pipeline:
     async def _commit(self) -> None:
         """After every interval, or as soon as a quarter of what may be exposed is published and not committed."""
         while True:
-            try:
-                await asyncio.wait_for(self._commit_now.wait(), self.s.commit_interval_ms / 1000)
-            except TimeoutError:
-                pass
+            await event_or_time(self._commit_now, self.s.commit_interval_ms / 1000)
             self._commit_now.clear()
             began = time.monotonic()
             await self.delivery.commit(self.assignment.partitions.values())
@@ -256,7 +251,8 @@ class Pipeline:
 
     async def _flush_marks(self) -> None:
         try:
-            await asyncio.wait_for(self._marks.join(), MARKS_SECONDS)
+            async with asyncio.timeout(MARKS_SECONDS):
+                await self._marks.join()
         except TimeoutError:
             pass  # their texts cost a pass more, next time
 

@@ -18,6 +18,7 @@ from spinf_stream.stream.flow import Record, Settled
 from spinf_stream.stream.kafka import Away, PublishFailed, size
 from spinf_stream.stream.partitions import Partition
 from spinf_stream.stream.settle import Settle
+from spinf_stream.stream.wait import event_or_time
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +70,7 @@ class Publisher:
             if time.monotonic() - ticked >= self._tick and p.admitting:
                 await self._patiently(p, [], tick=True)
                 ticked = time.monotonic()
-            try:
-                await asyncio.wait_for(p.changed.wait(), self._tick)
-            except TimeoutError:
-                pass
+            await event_or_time(p.changed, self._tick)
 
     async def _publish(self, p: Partition, unit: list[Settled]) -> None:
         began = time.monotonic()

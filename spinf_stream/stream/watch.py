@@ -126,10 +126,10 @@ class Progress:
         parts = self._w.assignment.partitions.values()
         oldest = min((p.offsets.oldest.timestamp for p in parts if p.offsets and p.offsets.oldest), default=0)
         age = max(0.0, time.time() - oldest / 1000) if oldest > 0 else 0.0
-        lag = self._sum("lag_records")
+        fill = rate["fill"] / rate["windows"] if rate["windows"] else 0.0
         return (
             f"{rate['articles']:.1f} articles/s  {rate['questions']:.0f} questions/s  {rate['tokens']:.0f} tokens/s  "
-            f"lag {lag:.0f}  oldest {age:.1f} s  dead {now['dead']:.0f}{'  paused' if self._w.assignment.paused else ''}"
+            f"fill {100 * fill:.0f} %  lag {self._sum('lag_records'):.0f}  oldest {age:.1f} s  dead {now['dead']:.0f}{'  paused' if self._w.assignment.paused else ''}"
         )
 
     def total(self) -> str:
@@ -148,6 +148,8 @@ class Progress:
             "questions": self._sum("questions_scored_total"),
             "tokens": self._sum("tokens_total", kind="real"),
             "passes": self._sum("engine_passes_total", result="ok"),
+            "fill": self._sum("batch_fill_ratio_sum"),
+            "windows": self._sum("batch_fill_ratio_count"),
         }
 
     def _sum(self, name: str, **labels: str) -> float:

@@ -17,7 +17,7 @@ from spinf_stream.config import Settings
 from spinf_stream.engine.scorer import Scorer
 from spinf_stream.health import Server
 from spinf_stream.metrics import Metrics
-from spinf_stream.stream import kafka, startup, watch
+from spinf_stream.stream import asked, dependencies, drift, kafka, startup, watch
 from spinf_stream.stream.check import check
 from spinf_stream.stream.passes import Runner
 from spinf_stream.stream.pipeline import Pipeline, Stopped
@@ -38,6 +38,8 @@ async def serve(
     """
     metrics = metrics or Metrics(scorer.engine.budget)
     metrics.info(scorer.fingerprint, scorer.questions_digest[:16], type(scorer.engine).__name__, settings.device)
+    for source, prompts in asked.floors(scorer)._asdict().items():
+        metrics.floors.labels(source).set(prompts)
     pipeline: Pipeline | None = None
     server = Server(settings.host, settings.port, metrics, lambda: watch.healthy(pipeline), lambda: watch.ready(pipeline))
     try:
@@ -89,7 +91,7 @@ async def _run(w: Pipeline, burst: bool, stopped: asyncio.Event, aborted: asynci
     ended = None
     if burst:
         ended = asyncio.ensure_future(watch.until_burst_ends(w, w.ends or await watch.burst_ends(w)))
-    for watcher in (watch.gauges(w), watch.stalls(w), watch.progress(w)):
+    for watcher in (watch.gauges(w), watch.stalls(w), watch.progress(w), dependencies.probe(w), drift.follow(w)):
         w.spawn(watcher)
     await _first(stopped.wait(), w.failed, *([ended] if ended else []))
     if w.failed.done():

@@ -12,6 +12,8 @@ import services
 from kafka_io import Rec
 from stage import Process, Stage, Topics, articles, burst, ids, page
 
+from spinf_stream.stream.worker import check, serve
+
 pytestmark = pytest.mark.kafka
 
 
@@ -109,10 +111,23 @@ def test_a_broker_that_is_away_is_waited_for_and_then_named(caplog: pytest.LogCa
     async def main() -> None:
         t = Topics("127.0.0.1:1", lambda n, name: name)
         w = Stage(t.settings(), ready=False)
-        from spinf_stream.stream.worker import serve
+
 
         code = await serve(w.settings, w.scorer, w.runner, stop=w.stop, metrics=w.metrics, start_seconds=1.5)
         assert code == 3
         assert "Kafka at 127.0.0.1:1" in caplog.text and "tried again" in caplog.text
 
     asyncio.run(main())
+
+
+def test_check_has_a_line_for_each_dependency(kafka: str, topics: Any, redis_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    t = Topics(kafka, topics, 3)
+    assert asyncio.run(check(t.settings(redis_url=redis_url))) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 5 and all(line.startswith("ok ") for line in lines)
+    assert f"topic {t.source}: 3 partitions, records up to 1048588 bytes" in lines[1]
+    wrong = t.settings(dlq_topic="none-such", redis_url="redis://:hidden@127.0.0.1:1/0")
+    assert asyncio.run(check(wrong)) == 3
+    failed = [line for line in capsys.readouterr().err.splitlines() if line.startswith("FAIL")]
+    assert len(failed) == 2 and "none-such" in failed[0] and "Redis" in failed[1] and "hidden" not in failed[1]
+    assert asyncio.run(check(t.settings(brokers="127.0.0.1:1"))) == 3

@@ -123,7 +123,8 @@ class Consumer:
         if coordinator is None or self._expelled():
             return False
         try:
-            return bool(await asyncio.wait_for(coordinator._do_heartbeat(), CALL_SECONDS))
+            async with asyncio.timeout(CALL_SECONDS):
+                return bool(await coordinator._do_heartbeat())
         except CLIENT_ERRORS:
             return False
 
@@ -157,7 +158,8 @@ class Consumer:
 
     async def _ask(self, work: Any) -> Any:
         try:
-            return await asyncio.wait_for(work, CALL_SECONDS)
+            async with asyncio.timeout(CALL_SECONDS):
+                return await work
         except CLIENT_ERRORS as e:
             raise Away(brief(e)) from None
 

@@ -64,7 +64,8 @@ class Producer:
         """The topics can be written as far as the metadata says. Raises Away; nothing was sent, the producer lives."""
         for topic in topics:
             try:
-                await asyncio.wait_for(self._client.partitions_for(topic), READY_SECONDS)
+                async with asyncio.timeout(READY_SECONDS):
+                    await self._client.partitions_for(topic)
             except CLIENT_ERRORS as e:
                 raise Away(f"topic {topic}: {brief(e)}") from None
 
