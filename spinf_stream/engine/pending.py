@@ -66,7 +66,7 @@ def program(slot: Slot, plan: SlotPlan, ids: I32, copy: Copy | None) -> Program:
     if slot.how == "generate":
         if slot.sampling is None:
             raise ValueError("a generated slot says how")
-        return Generate(template, automaton, slot.max_tokens, slot.sampling, _key(slot, ids))
+        return Generate(template, automaton, slot.max_tokens, slot.sampling, sample_key(slot, ids))
     if copy is None:
         raise ValueError("a copy-only slot comes with what may be copied")
     if slot.how == "copy_numbers":
@@ -81,7 +81,7 @@ def _entry(copies: Copies | None, tree: int, slot: int) -> Copy | None:
     return Copy.of(copies, int(at[0])) if len(at) else None
 
 
-def _key(slot: Slot, ids: I32) -> tuple[int, int]:
+def sample_key(slot: Slot, ids: I32) -> tuple[int, int]:
     """What a sample depends on, beside its number and step: the trunk, the template, the seed."""
     seed = slot.sampling.seed if slot.sampling else 0
     h = hashlib.blake2b(digest_size=16)

@@ -20,7 +20,8 @@ from spinf_stream.slots.grammar import NumberKind, automaton
 from spinf_stream.slots.regular import DEAD
 from spinf_stream.slots.spans import Span
 
-_OPEN = "([{<\"'“‘«$€£¥#@/-"
+_MONEY = set("$€£¥")
+_OPEN = _MONEY | set("([{<\"'“‘«#@/-")
 
 
 class Entry(NamedTuple):
@@ -34,7 +35,7 @@ class Entry(NamedTuple):
 
 def bare(template: str) -> bool:
     """Whether an answer follows this text without a space."""
-    return template[-1:].isspace() or template[-1:] in set(_OPEN)
+    return template[-1:].isspace() or template[-1:] in _OPEN
 
 
 def of_numbers(spans: Sequence[Span], kind: NumberKind, encoder: Encoder, words: Vocabulary, bare: bool) -> Entry:
@@ -110,12 +111,15 @@ def _begin(token: int, text: str, before: str, forms: Spaced, bare: bool, last: 
     """The token that an answer beginning with this one begins with, -1 when none begins here."""
     if text == " ":  # of a number, whose digits are tokens of their own
         return -1 if bare or last else token
+    first = text.lstrip(" ")[:1]
+    if not first.isalnum() and first not in _MONEY:
+        return -1
     if text[0] == " ":
         return forms.without.get(token, -1) if bare else token
     if before == " ":
         return token if bare else -1
-    if before[-1:].isalnum() or not text[0].isalnum():
-        return -1
+    if before[-1].isalnum():
+        return -1  # within a word
     return token if bare else forms.with_.get(token, -1)
 
 

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -40,7 +41,7 @@ class Ending(NamedTuple):
     complete: bool = True
 
 
-class Program:
+class Program(ABC):
     """Rows are numbered as they are added; the template's come first. Row -1 is the trunk."""
 
     top = 0  # extensions wanted of each read
@@ -63,9 +64,9 @@ class Program:
         self.parent.append(parent)
         return len(self.token) - 1
 
+    @abstractmethod
     def feed(self, reads: Sequence[Read]) -> None:
         """reads: one for each of `wanted`, in order."""
-        raise NotImplementedError
 
     def rest(self, read: Read) -> float:
         """P(a number ends here), before marks are weighed."""

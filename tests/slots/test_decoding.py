@@ -4,24 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny import make_tiny
+from slot_parts import TEXTS, Parts, endings
 
 from spinf_stream.engine.packed import PackedEngine
-from spinf_stream.engine.pending import _key
-from spinf_stream.engine.seam import NonFinite, OutOfMemory, PassInput
-from spinf_stream.engine.torch_executor import TorchExecutor
-from spinf_stream.engine.weights import load
-from spinf_stream.questions.compile import Source, build
-from spinf_stream.questions.spec import Limits
-from spinf_stream.slots import decoding, reference
-from spinf_stream.slots.build import SlotSet, Vocabularies
-from spinf_stream.slots.candidates import joined
+from spinf_stream.engine.seam import NonFinite, OutOfMemory
+from spinf_stream.slots import decoding
 
-TEXTS = (
-    "Shares of Wor Ltd rose 5.2% to $1,200.\nThe world of tech spent 3.5 million on sport, said Mr Bill (of business).",
-    "politics 10",
-    "It sold 12,345 units for US$5m in 2004; the business of sport made a loss of $(1,200), or 10 times 3.\nA word about tech\n" * 3,
-)
 QUERIES = [
     {"id": "yes", "template": "\n\nIs it sport?{?}", "options": [" yes", " no"]},
     {"id": "text", "template": "\n\nWho:{*}", "max_tokens": 6},
@@ -41,78 +29,9 @@ GENERATED = [
 CLOSE = 2e-5  # a read, as in tests/engine; a path sums several
 
 
-class Parts:
-    def __init__(self, folder, family, queries):
-        self.stack, self.encoder = load(str(make_tiny(folder / family, family)), "float32", "cpu", folder / "cache")
-        self.questions = build([Source({"queries": queries})], self.encoder, Limits(max_slots=40))
-        self.words = Vocabularies(self.encoder, self.stack.spec.eos)
-        self.slots = SlotSet(self.questions.slots, self.words)
-        self.executor = TorchExecutor(self.stack, self.encoder.starts_alnum())
-
-    def run(self, texts, engine=None):
-        """Found of each text."""
-        engine = engine or PackedEngine(self.executor, 4000)
-        index = engine.register(self.questions.plan, self.slots.plan)
-        return engine.collect(engine.submit(self.batch(texts, index)))
-
-    def batch(self, texts, index):
-        ids = [self.ids(t) for t in texts]
-        start = np.cumsum([0, *map(len, ids)])
-        return PassInput(np.concatenate(ids), start, np.full(len(ids), index, np.int32), joined([self.slots.copies(t) for t in texts]))
-
-    def ids(self, text):
-        return np.array([*self.encoder.bos, *self.encoder.encode(text)], np.int32)
-
-    def truth(self, text, place):
-        """What the reference finds for one slot."""
-        query, slot = self.slots.queries[place.query], self.slots.plan.slots[place.slot]
-        reader = reference.Reader(self.stack, [*self.ids(text).tolist(), *slot.template.tolist()])
-        words = self.words.words
-        if query.kind == "*":
-            rules = reference.text_rules(words, query.stop)
-        else:
-            rules = reference.number_rules(words, query.kind)
-        if slot.how == "search":
-            return reference.search(reader, rules, slot.max_tokens)
-        if slot.how == "generate":
-            return reference.generate(reader, rules, slot.max_tokens, slot.sampling, _key(slot, self.ids(text)))
-        entry = dict(self.slots.copies(text))[place.slot]
-        if slot.how == "copy_text":
-            return reference.search(reader, rules, slot.max_tokens, lambda path: pieces(entry, path))
-        return reference.copy_numbers(reader, words, query.kind, spellings(self.encoder, entry))
-
-
-def pieces(entry, path):
-    """Tokens that follow this path somewhere in the article."""
-    stream, link = entry.token.tolist(), entry.link.tolist()
-    for i, first in enumerate(link):
-        if first >= 0:
-            piece = [first, *stream[i + 1 :]]
-            end = piece.index(-1)
-            if len(path) < end and piece[: len(path)] == list(path):
-                yield piece[len(path)]
-
-
-def spellings(encoder, entry):
-    out, paths = [], {-1: ()}
-    for i, (token, link) in enumerate(zip(entry.token.tolist(), entry.link.tolist())):
-        paths[i] = (*paths[link], token)
-        if entry.ends[i]:
-            out.append((encoder.decode(paths[i]), paths[i]))
-    return out
-
-
 @pytest.fixture(scope="module", params=["gemma3", "gemma4"])
 def parts(request, tmp_path_factory):
     return Parts(tmp_path_factory.mktemp("m"), request.param, QUERIES + GENERATED)
-
-
-def endings(found, slot):
-    out = []
-    for e in range(int(found.ptr[slot]), int(found.ptr[slot + 1])):
-        tokens = tuple(found.token[found.token_ptr[e] : found.token_ptr[e + 1]].tolist())
-        out.append((tokens, int(found.taken[e]), bool(found.complete[e]), float(found.logprob[e])))
-    return out
 
 
 def same(got, want):
