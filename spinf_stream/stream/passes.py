@@ -28,7 +28,7 @@ from spinf_stream.stream.flow import Work
 log = logging.getLogger(__name__)
 
 BACKOFF = (0.25, 15.0)  # seconds between tries of a faulting engine, doubling from first to last
-SHRINK = 0.75  # of the tokens that did not fit
+SHRINK = 0.6  # of the tokens that did not fit; two passes may run into it at once, a second step would cost two more
 OOM_TRIES = 4  # for one article alone
 
 
@@ -126,7 +126,7 @@ class Passes:
         m = self._metrics
         m.stage.labels("forward").observe(time.monotonic() - began)
         m.passes.labels("ok").inc()
-        m.engine_seconds.inc(output.busy_seconds)
+        m.engine_seconds.inc(output.busy_seconds + output.slot_seconds)
         m.tokens.labels("real").inc(output.tokens)
         m.tokens.labels("padding").inc(output.padding)
         m.tokens.labels("shared_prefix").inc(sum(p.content_tokens for p in prepared) * max(0, self._scorer.questions - 1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import conftest
@@ -17,9 +16,9 @@ from stage import Stage, Topics, articles, ids
 pytestmark = pytest.mark.kafka
 
 
-@pytest.fixture
-def own_kafka(tmp_path: Path) -> Iterator[services.Kafka]:
-    server = services.Kafka(tmp_path)
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[services.Kafka]:
+    server = services.Kafka(tmp_path_factory.mktemp("kafka"))
     server.start()
     try:
         yield server
@@ -41,7 +40,7 @@ def test_a_killed_broker_comes_back(own_kafka: services.Kafka, delivery: str) ->
         async with Stage(t.settings(), scorer=FakeScorer(200), seconds=0.05) as w:
             await w.until(lambda: w.value("records_total") >= 60)
             await asyncio.to_thread(own_kafka.kill)
-            await asyncio.sleep(3)
+            await asyncio.sleep(2)
             await asyncio.to_thread(own_kafka.start)
             began = time.monotonic()
             before = w.value("records_total")
@@ -61,22 +60,18 @@ def test_a_killed_broker_comes_back(own_kafka: services.Kafka, delivery: str) ->
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
-def test_a_broker_that_stops_answering_for_longer_than_the_session(own_kafka: services.Kafka, delivery: str) -> None:
+def test_a_broker_that_stops_answering_for_longer_than_the_session(own_kafka: services.Kafka) -> None:
     async def main() -> None:
-        t = Topics(own_kafka.address, maker(own_kafka), 2, delivery=delivery, session_timeout_ms=2000)
+        t = Topics(own_kafka.address, maker(own_kafka), 2, delivery="exactly_once", session_timeout_ms=1500)
         names = [f"s{i:03d}" for i in range(300)]
         await t.fill(articles(names, partitions=2))
         async with Stage(t.settings(), scorer=FakeScorer(200), seconds=0.05) as w:
             await w.until(lambda: w.value("records_total") >= 40)
             own_kafka.pause()
-            await asyncio.sleep(4)
+            await asyncio.sleep(3)
             own_kafka.resume()
             await w.until(lambda: w.value("committed_offset") == 300, 60)
-        out = ids(await t.out())
-        assert set(out) == set(names)
-        if delivery == "exactly_once":
-            assert len(out) == len(names)
+        assert sorted(ids(await t.out())) == names
 
     asyncio.run(main())
 

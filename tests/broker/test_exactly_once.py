@@ -91,7 +91,7 @@ def test_a_failing_transaction_starts_again_at_the_committed_offset(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("point", ["before_send", "before_offsets", "before_commit", "after_commit", "after_pass"])
+@pytest.mark.parametrize("point", ["before_offsets", "before_commit", "after_commit", "after_pass"])
 def test_a_zombie_publishes_nothing(kafka: str, topics: Any, point: str) -> None:
     """A worker is frozen at the worst place, loses its partitions, and wakes up when another has done its work."""
 
@@ -192,7 +192,7 @@ def test_rebalances_under_load_with_open_windows(kafka: str, topics: Any) -> Non
         names = [f"b{i:04d}" for i in range(1000)]
         filling = asyncio.create_task(t.fill(articles(names, partitions=4)))
         async with Stage(t.settings(), scorer=FakeScorer(300), seconds=0.02) as first:
-            for _ in range(3):
+            for _ in range(2):
                 async with Stage(t.settings(), scorer=FakeScorer(300), seconds=0.02) as second:
                     await asyncio.sleep(0.7)
                 assert second.code == 0

@@ -48,7 +48,7 @@ def test_members_joining_and_leaving_under_load_repeat_nothing(kafka: str, topic
         names = [f"m{i:04d}" for i in range(1500)]
         filling = asyncio.create_task(t.fill(articles(names, partitions=6)))
         async with Stage(t.settings(), scorer=FakeScorer(300), seconds=0.02) as first:
-            for _ in range(3):
+            for _ in range(2):
                 async with Stage(t.settings(), scorer=FakeScorer(300), seconds=0.02):
                     await asyncio.sleep(0.7)
                 await asyncio.sleep(0.3)
@@ -58,7 +58,7 @@ def test_members_joining_and_leaving_under_load_repeat_nothing(kafka: str, topic
             await asyncio.sleep(0.3)
             assert sum((await t.committed()).values()) == 1500  # type: ignore[arg-type]
         assert sorted(ids(out)) == names
-        assert first.value("rebalances_total", result="drained") >= 3 and first.value("rebalances_total", result="lost") == 0
+        assert first.value("rebalances_total", result="drained") >= 2 and first.value("rebalances_total", result="lost") == 0
 
     asyncio.run(main())
 
