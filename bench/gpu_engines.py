@@ -102,11 +102,13 @@ def stream(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Once:
             answered.result()
 
     def once() -> tuple[Any, ...]:
-        began, count, busy, last = time.perf_counter(), 0, 0.0, None
-        for output, answered in jobs(args.seconds):
-            count, busy, last = count + 1, busy + output.busy_seconds, (output, answered)
-        wall = time.perf_counter() - began
-        assert last is not None
+        count, busy, last, began = -1, 0.0, None, 0.0
+        for output, answered in jobs(args.seconds):  # the clock starts when the first job is out: the period between jobs
+            count, busy, last = count + 1, busy + (output.busy_seconds if count >= 0 else 0.0), (output, answered)
+            ended = time.perf_counter()
+            began = began or ended
+        wall = ended - began
+        assert last is not None and count > 0
         shared["report"]["stream"] = {
             "seconds": round(wall, 2), "jobs": count, "gpu_busy_share": round(busy / wall, 4), "clocks": clocks(),
             "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),

@@ -58,7 +58,8 @@ class Encoder:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of the text alone: no BOS, nothing special."""
-        return self._tok.encode(text, add_special_tokens=False).ids
+        # a batch of one, because the library's `encode` holds the interpreter's lock and its batches do not
+        return self._tok.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """As `encode` for each text, in the library's own threads."""

@@ -24,6 +24,7 @@ from spinf_stream.kernels.gather import triton as gather
 from spinf_stream.kernels.geglu import triton as geglu
 from spinf_stream.kernels.head import triton as head
 from spinf_stream.kernels.norm import triton as norm
+from spinf_stream.kernels.product import triton as multiply
 from spinf_stream.kernels.rotary import triton as rotary
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -81,6 +82,13 @@ def entries(arch: int) -> Iterator[Entry]:
             {"D": d, "G": group, "KV": kv, "TOKENS": attention.tokens_of(tile, group), "BN": tile.keys, "QUANT": True,
              "PIPE": tile.pipe, "TMA": tile.tma, "STAGES": tile.stages}, tile.warps, tile.stages,
         )  # fmt: skip
+    t = multiply.HOPPER if arch == 90 else multiply.OTHERS
+    kinds = [f"tensordesc<bf16[{b}, {t.depth}]>" if t.tma else "*bf16" for b in (t.rows, t.columns)]
+    yield Entry(
+        "product", multiply.product_kernel, {"x": kinds[0], "weight": kinds[1], "out_ptr": "*bf16", "rows": "i32"},
+        {"N": 3840, "K": 4096, "BM": t.rows, "BN": t.columns, "BK": t.depth, "GROUP": t.group,
+         "PROGRAMS": 132 if t.tma else 1 << 30, "STAGES": t.stages, "TMA": t.tma}, t.warps, t.stages,
+    )  # fmt: skip
     product = {"h_ptr": "*bf16", "embed_ptr": "*bf16", "n": "i32", "cap": "fp32"}
     sizes = {"H": 3840, "BM": head.BM, "BN": head.BN, "BK": head.BK, "CAP": True}
     stages = 3 if arch >= 90 else 2

@@ -20,6 +20,8 @@ from spinf_stream.kernels.head import naive as head_naive
 from spinf_stream.kernels.head import triton as head
 from spinf_stream.kernels.norm import naive as norm_naive
 from spinf_stream.kernels.norm import triton as norm
+from spinf_stream.kernels.product import naive as product_naive
+from spinf_stream.kernels.product import triton as product
 from spinf_stream.kernels.quantise import naive as quantise
 from spinf_stream.kernels.rotary import naive as rotary_naive
 from spinf_stream.kernels.rotary import triton as rotary
@@ -89,6 +91,18 @@ def test_gated(row, monkeypatch):
     gated_naive.gated(x, scale, pairs, (0.5, 2.0), a, 0.25)
     gated.gated(x, scale, pairs, (0.5, 2.0), b, 0.25)
     close(b, a, 1e-4)
+
+
+def test_product():
+    """Ragged in rows and columns, more tiles than one group."""
+    tile = product.Tile(16, 16, 16, 2, 4, 2, False)
+    x, w = rand(37, 48), rand(40, 48)
+    a, b = poison(37, 40), poison(37, 40)
+    product_naive.product(x, w, a)
+    product.product(x, w, b, tile)
+    close(b, a, 1e-4)
+    with pytest.raises(ValueError, match="steps of 32"):
+        product.product(x, w, b)
 
 
 def test_interleaving_is_what_the_truth_reads():

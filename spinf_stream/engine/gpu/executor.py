@@ -27,6 +27,24 @@ from spinf_stream.engine.stack import Stack
 RING = 3  # passes whose pinned memory may be in use at once: two in flight, one being filled
 
 
+def unsupported(stack: Stack) -> str | None:
+    """Why these kernels cannot run a stack, or None. Such a stack runs on the plain executor."""
+    spec, w = stack.spec, stack.layers[0]
+    if stack.embed.dtype != torch.bfloat16:
+        return f"the fused kernels compute in bfloat16, the model is {stack.embed.dtype}"
+    if w.qkv.dtype not in (torch.bfloat16, torch.float8_e4m3fn):
+        return f"the fused kernels multiply bfloat16 or e4m3 weights, the model has {w.qkv.dtype}"
+    for s in spec.layers:
+        group = s.heads // s.kv_heads
+        if s.head_dim not in (64, 128, 256, 512) or s.heads % s.kv_heads or group & (group - 1) or group > 64:
+            return f"no attention tile for head size {s.head_dim} with {s.heads} heads on {s.kv_heads}"
+        if s.heads * s.head_dim % 64:
+            return "the attention's width is not a multiple of 64"
+    if spec.hidden % 64 or spec.intermediate % 64:
+        return "hidden and intermediate size must be multiples of 64"
+    return None
+
+
 class Handle(NamedTuple):
     layout: Layout
     heads: Heads

@@ -1,7 +1,7 @@
 """One matrix product a projection, the rows already in its input type.
 
 fp8: cuBLASLt through torch._scaled_mm; a row's bits do not depend on the number of rows (measured, and gates.py measures
-it again on the card it runs on). bf16: torch.mm, at least 64 rows (below that a row's bits change).
+it again on the card it runs on). bf16: a kernel of our own, because cuBLAS's bits do (kernels/product).
 Rows are rounded up to 16 (at least 64) inside buffers that have the room; the rows beyond belong to nobody.
 """
 
@@ -35,7 +35,12 @@ class Projection:
     def __call__(self, x: torch.Tensor, out: torch.Tensor) -> None:
         """x [padded rows, in], out [padded rows, out]."""
         if not self.fp8:
-            torch.mm(x, self.turned, out=out)
+            if x.is_cuda:
+                from spinf_stream.kernels.product.triton import product
+
+                product(x, self.weight, out)
+            else:
+                torch.mm(x, self.turned, out=out)
         elif x.is_cuda:
             torch._scaled_mm(x, self.turned, self.a, self.b, out_dtype=out.dtype, use_fast_accum=self.fast, out=out)
         else:
