@@ -20,6 +20,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "score": ("score_cli", "score a JSONL file"),
     "produce": ("produce_cli", "send a JSONL file to the articles topic"),
     "tail": ("tail_cli", "show the scores topic as a table"),
+    "dlq": ("dlq_cli", "list the dead letters, or send them again"),
+    "replay": ("replay_cli", "score a span of the input again"),
     "topics": ("topics_cli", "create the topics"),
     "model": ("model_cli", "fetch, list and verify models"),
     "questions": ("questions_cli", "check a question file"),

@@ -59,6 +59,8 @@ class Metrics:
         self.budget = g("token_budget_effective", "tokens of one pass, after what out-of-memory errors taught")
         self.budget.set(budget)
         self.engine_busy = g("engine_busy_ratio", "device time over wall time since the first pass")
+        self.engine_seconds = c("engine_busy_seconds_total", "device time of passes; 1 minus its rate is the idle share")
+        self.floors = g("floors", "prompts with a floor, by whether the cache had it at the start", source=("cached", "computed"))
 
         # time
         self.stage = h("stage_seconds", "time of one record or pass in a stage", SECONDS, stage=STAGES)
@@ -96,6 +98,10 @@ class Metrics:
         self.marks = c("done_marks_total", "done marks", result=("written", "error", "skipped"))
         self.shared = c("texts_in_flight_shared_total", "records that joined the pass of an equal text")
         self.redis_up = g("redis_up", "1 when the last request to Redis was answered")
+
+        # what it depends on, and what its answers look like
+        self.dependency_up = g("dependency_up", "1 when it answered the last probe; only those in use have a series", ("dependency",))
+        self.drift = g("score_drift_psi", "population-stability index of the latest scores against the pack's calibration traffic", ("pack", "context", "category"))
 
         self.build = g("build_info", "always 1; says what runs here", ("version", "fingerprint", "questions", "engine", "device"))
 

@@ -75,6 +75,11 @@ class Drift:
         self._counts: dict[tuple[str, str, str], list[int]] = {}
         self._lock = threading.Lock()
 
+    @property
+    def baselines(self) -> int:
+        """How many categories have one."""
+        return len(self._baselines)
+
     def watch(self, packs: Sequence[tuple[Pack, str]]) -> None:
         """Follow these packs in these contexts. A category whose baseline is unchanged keeps its window."""
         fresh: dict[tuple[str, str, str], Baseline] = {}
