@@ -29,9 +29,8 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-sys.path.insert(0, str(HERE.parent / "broker"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "broker"))
 
 import kafka_io
 import services
