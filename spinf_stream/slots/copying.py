@@ -1,22 +1,25 @@
 """Copy-only slots: the probability of what stands in the article, and of nothing else.
 
-Numbers: all candidate spellings are one forest below the template, read in a single step. Text: the article's own token
-trie, opened a few levels at a time below the beginnings that the model finds likely.
+Numbers: the candidate spellings are one forest below the template. Text: the article's own token trie. Both are opened
+several levels at a time, and only below what the model finds likely: relative to the best, so that even an unsure model has
+an answer.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from spinf_stream.engine.seam import Copies
 from spinf_stream.slots.automaton import NEVER, Automaton
+from spinf_stream.slots.plan import REL_P
 from spinf_stream.slots.program import FLOOR, Ending, Program, Read, Wanted
 from spinf_stream.slots.search import Beam, Search
 
+BEGINNINGS = 16  # rows of what numbers begin with
 LEVELS = 4  # of the article's trie computed at once
 FEW = 3  # branches of a path up to which they are computed ahead
 
@@ -36,44 +39,76 @@ class Copy(NamedTuple):
 
 
 class CopyNumbers(Program):
-    """Without candidates nothing is wanted: there is no answer."""
+    """First what numbers begin with (space, sign, currency), then whole numbers below the likely beginnings, until what was
+    left out is less probable than REL_P of the best answer. Without candidates nothing is wanted: there is no answer."""
 
     def __init__(self, template: Sequence[int], automaton: Automaton, copy: Copy) -> None:
         super().__init__(template, automaton)
-        self.copy = copy
-        self.below: dict[int, list[int]] = {}  # node -> children, -1 = the template
-        first = len(self.token)
-        for node, (token, link) in enumerate(zip(copy.token.tolist(), copy.link.tolist())):
-            self.add(token, first + link if link >= 0 else self.stem)
-            self.below.setdefault(link, []).append(node)
-        if self.below:
-            nodes = [(-1, self.stem, 0), *((i, first + i, int(s)) for i, s in enumerate(copy.state.tolist()))]
-            self.wanted = [Wanted(row, state, self.picks(i)) for i, row, state in nodes]
+        self.node_token, self.state = copy.token.tolist(), copy.state.tolist()
+        self.candidate = copy.ends.tolist()
+        self.below: dict[int, list[int]] = {-1: []}  # node -> children, -1 = the template
+        for node, link in enumerate(copy.link.tolist()):
+            self.below[node] = []
+            self.below[link].append(node)
+        self.row = {-1: self.stem}  # node -> its row, once it is asked for
+        self.path: dict[int, tuple[tuple[int, ...], float]] = {-1: ((), 0.0)}
+        self.closed: list[int] = []  # nodes with nothing below them asked for yet
+        self.best = -math.inf
+        self.asked: list[int] = []
+        if self.below[-1]:
+            self._ask(self._beginnings())
 
-    def picks(self, node: int) -> list[int]:
-        return [int(self.copy.token[c]) for c in self.below.get(node, ())]
+    def _beginnings(self) -> list[int]:
+        out, todo = [-1], list(self.below[-1])
+        while todo:
+            node = todo.pop(0)
+            if self.automaton.final[self.state[node]] or not self.below[node] or len(out) > BEGINNINGS:
+                self.closed.append(node)
+            else:
+                out.append(node)
+                todo += self.below[node]
+        return out
+
+    def _ask(self, nodes: list[int]) -> None:
+        """Parents before their children."""
+        parent = {c: n for n in self.below for c in self.below[n]}
+        for node in nodes:
+            if node not in self.row:
+                self.row[node] = self.add(self.node_token[node], self.row[parent[node]])
+        self.asked = nodes
+        self.wanted = [Wanted(self.row[n], self.state[n] if n >= 0 else 0, [self.node_token[c] for c in self.below[n]]) for n in nodes]
 
     def feed(self, reads: Sequence[Read]) -> None:
-        self.wanted = []
-        of = dict(zip(range(-1, len(self.copy.token)), reads))
-        path: dict[int, tuple[tuple[int, ...], float]] = {-1: ((), 0.0)}
-        for node, link in enumerate(self.copy.link.tolist()):
-            token, siblings = int(self.copy.token[node]), self.below[link]
-            tokens, logprob = path[link]
-            logprob += float(of[link].pick[siblings.index(node)])
-            path[node] = tokens, logprob = (*tokens, token), logprob
-            if self.copy.ends[node]:
+        of = dict(zip(self.asked, reads))
+        for node in self.asked:
+            tokens, logprob = self.path[node]
+            for child, p in zip(self.below[node], of[node].pick.tolist()):
+                self.path[child] = (*tokens, self.node_token[child]), logprob + p
+            if node >= 0 and self.candidate[node]:
                 self.endings.append(Ending(tokens, logprob + math.log(self._end(node, of))))
+                self.best = max(self.best, self.endings[-1].logprob)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        bar = self.best if self.endings else max((self.path[n][1] for n in self.closed), default=0.0)
+        likely = [n for n in self.closed if self.path[n][1] >= bar + math.log(REL_P)]
+        self.closed = [n for n in self.closed if n not in likely]
+        self._ask([n for top in likely for n in self._whole(top)])
+
+    def _whole(self, node: int) -> Iterator[int]:
+        yield node
+        for child in self.below[node]:
+            yield from self._whole(child)
 
     def _end(self, node: int, of: dict[int, Read]) -> float:
         """P(the number ends here). A comma, point or space after it is taken for the end of the number, except for the part
         of it after which a candidate's digits follow."""
         read = of[node]
         p = 1.0 - (read.first - read.second)
-        state = int(self.copy.state[node])
-        for k, child in enumerate(self.below.get(node, ())):
-            at = int(np.searchsorted(self.automaton.token, self.copy.token[child]))
-            if at < len(self.automaton.token) and self.automaton.second[state, at]:
+        for k, child in enumerate(self.below[node]):
+            at = int(np.searchsorted(self.automaton.token, self.node_token[child]))
+            known = at < len(self.automaton.token) and self.automaton.token[at] == self.node_token[child]
+            if known and self.automaton.second[self.state[node], at]:
                 p -= math.exp(float(read.pick[k])) * of[child].first
         return max(p, FLOOR)
 
@@ -142,6 +177,9 @@ class CopyText(Search):
 
     def _extensions(self, beam: Beam, read: Read) -> Iterable[tuple[int, float]]:
         return zip(self._following(beam.tokens, beam.state), read.pick.tolist())
+
+    def _floor(self, likeliest: float) -> float:
+        return math.log(REL_P) + max(likeliest, math.log(self.best) if self.best > 0 else -math.inf)
 
     def _row(self, beam: Beam, token: int) -> int:
         return self._of(beam.tokens, beam.row, token)

@@ -162,6 +162,8 @@ def search(reader: Reader, rules: Rules, max_tokens: int, allowed: Callable[[Pat
             tokens.sort(key=lambda t: (-row[t], t))
             longer += [((*path, t), logprob + float(row[t])) for t in tokens[:BEAM]]
         floor = math.log(max(MIN_P, REL_P * best))
+        if allowed is not None and longer:
+            floor = math.log(REL_P * max(best, *(math.exp(b[1]) for b in longer)))
         longer = sorted((b for b in longer if b[1] >= floor), key=lambda b: -b[1])
         closed = [b for b in longer if rules.closed(b[0])]
         going = [b for b in longer if not rules.closed(b[0])]

@@ -51,6 +51,10 @@ class Search(Program):
     def _extensions(self, beam: Beam, read: Read) -> Iterable[tuple[int, float]]:
         return ((int(t), float(p)) for t, p in zip(read.token[:BEAM], read.logprob[:BEAM]) if t >= 0)
 
+    def _floor(self, likeliest: float) -> float:
+        """Log-probability under which a path is not followed; `likeliest` is that of the most probable one."""
+        return math.log(max(MIN_P, REL_P * self.best))
+
     def _row(self, beam: Beam, token: int) -> int:
         return self.add(token, beam.row)
 
@@ -71,12 +75,12 @@ class Search(Program):
             self.best = max(self.best, math.exp(logprob))
 
     def _extend(self, reads: Sequence[Read]) -> list[Beam]:
-        floor = math.log(max(MIN_P, REL_P * self.best))
         found = [
             (beam.logprob + logprob, i, token)
             for i, (beam, read) in enumerate(zip(self.beams, reads))
             for token, logprob in self._extensions(beam, read)
         ]  # fmt: skip
+        floor = self._floor(max((f[0] for f in found), default=0.0))
         out: list[Beam] = []
         for logprob, i, token in sorted(found, key=lambda c: (-c[0], c[1], c[2])):
             if logprob < floor:

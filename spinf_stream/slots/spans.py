@@ -14,6 +14,7 @@ from spinf_stream.slots.grammar import QUOTES, SIGNS, SPACES, NumberKind, automa
 from spinf_stream.slots.regular import DEAD
 from spinf_stream.slots.value import Parsed, parse
 
+LONGEST = 64  # characters; what is longer is data, not a number that anybody asks for
 _ORDINAL = re.compile(r"(st|nd|rd|th|s)(?![^\W\d_])")
 _LETTER_SCALE = re.compile(r"[kKmMbBT]\Z")
 
@@ -83,7 +84,7 @@ def _within(text: str, start: int, end: int, kind: NumberKind) -> Iterator[Span]
 
 
 def _span(text: str, start: int, end: int, kind: NumberKind) -> Span | None:
-    parsed = parse(text[start:end], kind)
+    parsed = parse(text[start:end], kind) if end - start <= LONGEST else None
     return None if parsed is None else Span(start, end, text[start:end], parsed)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from slot_parts import TEXTS, Parts, endings
@@ -9,6 +11,7 @@ from slot_parts import TEXTS, Parts, endings
 from spinf_stream.engine.packed import PackedEngine
 from spinf_stream.engine.seam import NonFinite, OutOfMemory
 from spinf_stream.slots import decoding
+from spinf_stream.slots.plan import REL_P
 
 QUERIES = [
     {"id": "yes", "template": "\n\nIs it sport?{?}", "options": [" yes", " no"]},
@@ -47,8 +50,13 @@ def test_every_slot_equals_the_reference(parts):
     many = 0
     for text, tree in zip(TEXTS, trees):
         for place in parts.slots.places:
-            got = endings(tree.slots, place.slot)
-            same(got, parts.truth(text, place))
+            got, want = endings(tree.slots, place.slot), parts.truth(text, place)
+            if parts.slots.plan.slots[place.slot].how == "copy_numbers" and want:
+                best = max(e.logprob for e in want)  # what is left out is less than 2 % of the best
+                asked = {g[0] for g in got}
+                assert asked >= {e.tokens for e in want if e.logprob > best + math.log(REL_P)}
+                want = [e for e in want if e.tokens in asked]
+            same(got, want)
             many += len(got)
     assert many > 60
 

@@ -44,6 +44,7 @@ def test_any_text_is_searched():
             for s in numbers(text, kind):
                 assert text[s.start : s.end] == s.text and s.parsed is not None
     assert len(numbers("1,234 " * 20_000, "n")) == 20_000  # linear
+    assert numbers("0." + "1" * 5000, "n") == [] and [s.text for s in numbers("9" * 65 + " 9", "n")] == ["9"]
 
 
 def test_where_a_text_stands():
