@@ -28,6 +28,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "packs": ("packs_cli", "list, show, validate, compare and evaluate packs"),
     "calibrate": ("calibrate_cli", "fit a pack's constants and thresholds on labelled data"),
     "index": ("index_cli", "fold scores into daily series"),
+    "plan": ("plan_cli", "from a load to GPUs and partitions, by measured rates"),
+    "top": ("top_cli", "a live view of workers"),
     "selftest": ("selftest_cli", "run the bit gates of this machine's engine"),
     "schema": ("schema_cli", "print the JSON Schemas of the records"),
     "config": ("config_cli", "print each setting with its origin"),

@@ -122,7 +122,7 @@ def test_each_image_stands_beside_where_its_tag_was_read() -> None:
     assert base
     tags = {s["image"].split("@")[0] for s in services().values() if "@" in s["image"]} | {base[1]}
     for tag in tags:
-        assert re.search(rf"^\| `{re.escape(tag)}` \| https://\S+ \|", readme, re.M), tag
+        assert re.search(rf"^\| `{re.escape(tag)}` \| https://\S+ .*\|$", readme, re.M), tag
 
 
 def test_dockerfile_targets_end_as_an_ordinary_user() -> None:
