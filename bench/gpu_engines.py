@@ -29,26 +29,16 @@ def scorer_of(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Any
     """An ArticleScorer on a random stack, floors computed and kept."""
     if "scorer-12b" in shared:
         return shared["scorer-12b"]
-    import torch
-    from shapes import gemma4_12b, random_stack
-
     from spinf_stream.config import Settings
     from spinf_stream.engine.asks import Ask
     from spinf_stream.engine.fingerprint import fingerprint
     from spinf_stream.engine.floors import FloorCache
-    from spinf_stream.engine.gpu.executor import GpuExecutor
-    from spinf_stream.engine.gpu.proven import prove
     from spinf_stream.engine.open import floors_of
     from spinf_stream.engine.packed import PackedEngine
     from spinf_stream.engine.scoring import ArticleScorer
-    from spinf_stream.engine.tokenizer import Encoder
     from spinf_stream.questions.compile import Source, build
 
-    torch.cuda.reset_peak_memory_stats()
-    spec = gemma4_12b(args.layers)
-    encoder = Encoder.from_file(args.tokenizer, spec.bos, spec.vocab)
-    executor = GpuExecutor(random_stack(spec, "cuda"), encoder.starts_alnum())
-    shared["report"]["bit_exact"] = prove(executor, shared["folder"] / "gates", print) if args.gates else "not asked"
+    executor, encoder = executor_of(args, shared)
     engine = PackedEngine(executor)
     questions = build([Source({**job.scoring, "case_insensitive": True})], encoder)
     full = fingerprint(executor, encoder.digest)
@@ -56,6 +46,25 @@ def scorer_of(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Any
     settings = Settings(model="random-12b", scores_format="compact" if args.compact else "full")
     shared["scorer-12b"] = ArticleScorer(engine, encoder, [Ask(questions, floors)], settings, full)
     return shared["scorer-12b"]
+
+
+def executor_of(args: argparse.Namespace, shared: dict[str, Any]) -> tuple[Any, Any]:
+    """The random stack's executor and the tokenizer, made once."""
+    if "executor-12b" not in shared:
+        import torch
+        from shapes import gemma4_12b, random_stack
+
+        from spinf_stream.engine.gpu.executor import GpuExecutor
+        from spinf_stream.engine.gpu.proven import prove
+        from spinf_stream.engine.tokenizer import Encoder
+
+        torch.cuda.reset_peak_memory_stats()
+        spec = gemma4_12b(args.layers)
+        encoder = Encoder.from_file(args.tokenizer, spec.bos, spec.vocab)
+        executor = GpuExecutor(random_stack(spec, "cuda"), encoder.starts_alnum())
+        shared["report"]["bit_exact"] = prove(executor, shared["folder"] / "gates", print) if args.gates else "not asked"
+        shared["executor-12b"] = executor, encoder
+    return shared["executor-12b"]
 
 
 def ours(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Once:
