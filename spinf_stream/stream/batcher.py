@@ -111,4 +111,4 @@ class Batcher:
             return self.flushing
         if self.pressed:
             return "bytes"
-        return "timeout" if now - oldest.arrived >= self.max_wait else None
+        return "timeout" if now >= oldest.arrived + self.max_wait else None  # the same sum as in due()
