@@ -6,6 +6,7 @@ token tables, no packing. A cache of keys and values keeps a path from being rea
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -85,7 +86,7 @@ class Reader:
 class Rules(NamedTuple):
     """What tokens do after a path: the tokens that extend it, the ways in which it ends there."""
 
-    extends: Callable[[Path], list[int]]
+    extends: Callable[[Path], np.ndarray]  # ids, ascending
     ends: Callable[[Path, np.ndarray], list[tuple[float, int, bool]]]  # (probability, characters taken off, it counts as an answer)
     closed: Callable[[Path], bool]  # nothing extends it: it has ended
 
@@ -96,21 +97,25 @@ def number_rules(words: Vocabulary, kind: NumberKind) -> Rules:
     def text(path: Path) -> str:
         return "".join(words.texts[t] for t in path)
 
-    def extends(path: Path) -> list[int]:
-        begun = dfa.run(text(path))
-        return [i for i, t in enumerate(words.texts) if t and i not in words.banned and dfa.run(t, begun) != DEAD]
+    @functools.cache
+    def after(begun: int) -> np.ndarray:
+        return np.array([i for i, t in enumerate(words.texts) if t and i not in words.banned and dfa.run(t, begun) != DEAD], np.int64)
+
+    def extends(path: Path) -> np.ndarray:
+        return after(dfa.run(text(path)))
 
     def ends(path: Path, row: np.ndarray) -> list[tuple[float, int, bool]]:
         going_on = np.exp(row[extends(path)]).sum()
         return [(max(1.0 - float(going_on), 1e-12), 0, grammar.accepts(text(path), kind))]
 
-    return Rules(extends, ends, lambda path: not extends(path))
+    return Rules(extends, ends, lambda path: not len(extends(path)))
 
 
 def text_rules(words: Vocabulary, stop: str) -> Rules:
     stop = folded(stop, stop)
     hard = {i for i, t in enumerate(words.texts) if "\n" in t or "\r" in t} | words.ends
     usable = [i for i, t in enumerate(words.texts) if t and i not in words.banned and i not in hard]
+    rows = len(words.texts)
 
     def text(path: Path) -> str:
         return folded("".join(words.texts[t] for t in path), stop)
@@ -118,22 +123,30 @@ def text_rules(words: Vocabulary, stop: str) -> Rules:
     def begun(said: str) -> int:
         return max((n for n in range(1, len(stop)) if said.endswith(stop[:n])), default=0)
 
-    def completes(said: str, token: int) -> bool:
-        """The stop text is whole with this token, and the token adds nothing to the answer."""
+    @functools.cache
+    def completing(n: int) -> frozenset[int]:
+        """Tokens with which the stop text is whole after its first n characters, and which add nothing to the answer."""
         if not stop:
-            return False
-        n = begun(said)
-        at = (said[len(said) - n :] + folded(words.texts[token], stop)).find(stop)
-        return at == 0 if n else at >= 0 and not folded(words.texts[token], stop)[:at].strip()
+            return frozenset()
+        found = set()
+        for i in usable:
+            token = folded(words.texts[i], stop)
+            at = (stop[:n] + token).find(stop)
+            if at == 0 if n else at >= 0 and not token[:at].strip():
+                found.add(i)
+        return frozenset(found)
 
-    def extends(path: Path) -> list[int]:
-        said = text(path)
-        return [i for i in usable if not completes(said, i)]
+    @functools.cache
+    def others(n: int) -> np.ndarray:
+        return np.array([i for i in usable if i not in completing(n)], np.int64)
+
+    def extends(path: Path) -> np.ndarray:
+        return others(begun(text(path)))
 
     def ends(path: Path, row: np.ndarray) -> list[tuple[float, int, bool]]:
-        said = text(path)
-        taken = begun(said)
-        ways = [(sum(math.exp(row[i]) for i in sorted(hard) if i < len(row)), 0), (sum(math.exp(row[i]) for i in usable if completes(said, i)), taken)]
+        taken = begun(text(path))
+        whole, plain = sorted(completing(taken)), sorted(i for i in hard if i < rows)
+        ways = [(float(np.exp(row[plain]).sum()), 0), (float(np.exp(row[whole]).sum()), taken)]
         if not taken:
             ways = [(ways[0][0] + ways[1][0], 0)]
         return [(p, cut, True) for p, cut in ways if p > 0]
@@ -158,9 +171,10 @@ def search(reader: Reader, rules: Rules, max_tokens: int, allowed: Callable[[Pat
         longer: list[tuple[Path, float]] = []
         for path, logprob in beams:
             row = reader.after(path)
-            tokens = [t for t in rules.extends(path) if allowed is None or t in set(allowed(path))]
-            tokens.sort(key=lambda t: (-row[t], t))
-            longer += [((*path, t), logprob + float(row[t])) for t in tokens[:BEAM]]
+            tokens = rules.extends(path)
+            if allowed is not None:
+                tokens = tokens[np.isin(tokens, list(allowed(path)))]
+            longer += [((*path, t), logprob + float(row[t])) for t in ranked(tokens, row)[:BEAM]]
         floor = math.log(max(MIN_P, REL_P * best))
         if allowed is not None and longer:
             floor = math.log(REL_P * max(best, *(math.exp(b[1]) for b in longer)))
@@ -176,6 +190,12 @@ def search(reader: Reader, rules: Rules, max_tokens: int, allowed: Callable[[Pat
     return found
 
 
+def ranked(tokens: np.ndarray, row: np.ndarray) -> list[int]:
+    """The most probable first, ties by id."""
+    order: list[int] = tokens[np.argsort(-row[tokens], kind="stable")].tolist()
+    return order
+
+
 def generate(reader: Reader, rules: Rules, max_tokens: int, how: Sampling, key: tuple[int, int]) -> list[End]:
     return [_sequence(reader, rules, max_tokens, how, key, i) for i in range(how.n)]
 
@@ -188,10 +208,10 @@ def _sequence(reader: Reader, rules: Rules, max_tokens: int, how: Sampling, key:
         ways = rules.ends(path, row)
         mass = sum(p for p, _, _ in ways)
         end = math.log(mass) if mass > 0 else -math.inf
-        choices = [(float(row[t]), t) for t in sorted(rules.extends(path), key=lambda t: (-row[t], t))]
+        choices = [(float(row[t]), t) for t in ranked(rules.extends(path), row)[: max(how.top_k, how.n)]]
         if how.temperature == 0:
-            ranked = [(end, -1), *choices] if end >= choices[0][0] else choices
-            logprob, token = ranked[number if step == 0 else 0]
+            best = [(end, -1), *choices] if end >= choices[0][0] else choices
+            logprob, token = best[number if step == 0 else 0]
         else:
             logprob, token = _draw([(end, -1), *choices[: how.top_k]], how, uniform(key, number, step))
         total += logprob

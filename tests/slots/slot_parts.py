@@ -25,11 +25,15 @@ TEXTS = (
 
 class Parts:
     def __init__(self, folder, family, queries):
-        self.stack, self.encoder = load(str(make_tiny(folder / family, family)), "float32", "cpu", folder / "cache")
+        self.made(*load(str(make_tiny(folder / family, family)), "float32", "cpu", folder / "cache"), queries)
+
+    def made(self, stack, encoder, queries):
+        self.stack, self.encoder = stack, encoder
         self.questions = build([Source({"queries": queries})], self.encoder, Limits(max_slots=40))
         self.words = Vocabularies(self.encoder, self.stack.spec.eos)
         self.slots = SlotSet(self.questions.slots, self.words)
         self.executor = TorchExecutor(self.stack, self.encoder.starts_alnum())
+        return self
 
     def run(self, texts, engine=None):
         """Found of each text."""

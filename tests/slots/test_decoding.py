@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 from slot_parts import TEXTS, Parts, endings
 
+from spinf_stream.config import Settings
+from spinf_stream.engine.open import open_model
 from spinf_stream.engine.packed import PackedEngine
+from spinf_stream.engine.reference import logprobs
 from spinf_stream.engine.seam import NonFinite, OutOfMemory
 from spinf_stream.slots import decoding
 from spinf_stream.slots.plan import REL_P
+from spinf_stream.slots.reference import Reader
 
 QUERIES = [
     {"id": "yes", "template": "\n\nIs it sport?{?}", "options": [" yes", " no"]},
@@ -37,6 +41,21 @@ def parts(request, tmp_path_factory):
     return Parts(tmp_path_factory.mktemp("m"), request.param, QUERIES + GENERATED)
 
 
+def check(parts, text, tree):
+    """One tree's slots against the reference; how many endings there were."""
+    many = 0
+    for place in parts.slots.places:
+        got, want = endings(tree.slots, place.slot), parts.truth(text, place)
+        if parts.slots.plan.slots[place.slot].how == "copy_numbers" and want:
+            best = max(e.logprob for e in want)  # what is left out is less than 2 % of the best
+            asked = {g[0] for g in got}
+            assert asked >= {e.tokens for e in want if e.logprob > best + math.log(REL_P)}
+            want = [e for e in want if e.tokens in asked]
+        same(got, want)
+        many += len(got)
+    return many
+
+
 def same(got, want):
     want = [(e.tokens, e.taken, e.complete, e.logprob) for e in want]
     assert sorted(g[:3] for g in got) == sorted(w[:3] for w in want)
@@ -47,18 +66,31 @@ def same(got, want):
 
 def test_every_slot_equals_the_reference(parts):
     trees = parts.run(TEXTS).trees
-    many = 0
-    for text, tree in zip(TEXTS, trees):
-        for place in parts.slots.places:
-            got, want = endings(tree.slots, place.slot), parts.truth(text, place)
-            if parts.slots.plan.slots[place.slot].how == "copy_numbers" and want:
-                best = max(e.logprob for e in want)  # what is left out is less than 2 % of the best
-                asked = {g[0] for g in got}
-                assert asked >= {e.tokens for e in want if e.logprob > best + math.log(REL_P)}
-                want = [e for e in want if e.tokens in asked]
-            same(got, want)
-            many += len(got)
+    many = sum(check(parts, text, tree) for text, tree in zip(TEXTS, trees))
     assert many > 60
+
+
+def test_the_reference_reads_as_a_plain_forward(parts):
+    ids = parts.ids(TEXTS[2]).tolist()
+    reader = Reader(parts.stack, ids[:20])
+    for n in (20, 21, 23, len(ids)):
+        plain = logprobs(parts.stack, ids[:n], [-1])[0].numpy()
+        np.testing.assert_allclose(reader.after(tuple(ids[20:n])), plain, atol=CLOSE, rtol=0)
+
+
+@pytest.mark.model
+def test_the_demo_model_equals_the_reference_too():
+    model = open_model(Settings(model="demo"), lambda line: None)
+    asked = [
+        {"id": "who", "template": "\n\nThe company is called \"{*}\"", "max_tokens": 3},
+        {"id": "stop", "template": "\n\nIt grew in{*} of", "max_tokens": 2},
+        {"id": "paid", "template": "\n\nIt paid{$}", "max_tokens": 6},
+        {"id": "copied", "template": "\n\nIt paid{$}", "mode": "copy_only"},
+        {"id": "piece", "template": "\n\nThe company is{*}", "mode": "copy_only", "max_tokens": 4},
+    ]
+    parts = Parts.__new__(Parts).made(model.stack, model.encoder, asked)
+    text = "Shares of Northwind Traders rose 4% after it paid $1.2bn for a chain of 350 shops in Norway."
+    assert check(parts, text, parts.run([text]).trees[0]) > 10
 
 
 def test_company_changes_nothing(parts):
@@ -107,13 +139,13 @@ def test_passes_decode_together_and_rows_come_free_again(parts, monkeypatch):
 
 def test_a_sequence_depends_on_its_request_alone(tmp_path):
     draws = [
-        {"id": f"d{i}", "template": f"\n\nTell {i}:{{*}}", "generate": {"temperature": 1.2, "n": 2, "seed": i % 3}, "max_tokens": 24}
+        {"id": f"d{i}", "template": f"\n\nTell {i}:{{*}}", "generate": {"temperature": 1.2, "n": 2, "seed": i % 3}, "max_tokens": 14}
         for i in range(32)
     ]  # fmt: skip
     many = Parts(tmp_path, "gemma3", draws)
     one = Parts(tmp_path, "gemma3", draws[7:8])
     more = Parts(tmp_path, "gemma3", [draws[7] | {"generate": {"temperature": 1.2, "n": 5, "seed": 1}}])
-    together = endings(many.run(TEXTS).trees[0].slots, 7)  # 64 sequences of this article, and 128 of two others
+    together = endings(many.run(TEXTS[:2]).trees[0].slots, 7)  # 64 sequences of this article, and 64 of another
     alone, of_five = (endings(p.run(TEXTS[:1]).trees[0].slots, 0) for p in (one, more))
     assert [e[0] for e in together] == [e[0] for e in alone] == [e[0] for e in of_five[:2]]
     assert len({e[0] for e in of_five}) > 1 and max(len(e[0]) for e in of_five) > 4
