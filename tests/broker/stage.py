@@ -215,6 +215,11 @@ class Process:
         return await asyncio.wait_for(self._process.wait(), seconds)
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def gone(self) -> bool:
         """It has ended, for whatever reason."""
         return self._process is None or self._process.returncode is not None
