@@ -1,0 +1,111 @@
+"""The stack of compose.yaml as processes: articles flow, and every expression of board and rules has an answer."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import prom
+import pytest
+import services
+from ops_files import metrics_in, queries, rules
+from stack import Stack
+from tiny import make_tiny
+
+pytestmark = pytest.mark.kafka
+
+# what a healthy stack with questions of its own has no series of, and why
+EMPTY = {"panel Score drift": "a question file is no pack and has no baseline"}
+
+QUESTIONS = """
+[[queries]]
+id = "about"
+template = " the {topic}{?}"
+options = [" yes", " no"]
+combinations = [{ topic = "sport" }, { topic = "world" }]
+"""
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, str]]:
+    """Everything up and scored: the stack, and Prometheus' address."""
+    folder = tmp_path_factory.mktemp("stack")
+    broker = services.Kafka(folder / "kafka")
+    broker.start()
+    (folder / "questions.toml").write_text(QUESTIONS, "utf-8")  # the sample's options are long in the tiny model's letters
+    model = {"MODEL": str(make_tiny(folder / "model")), "FEED_RATE": "8"}
+    s = Stack(folder, broker.address, model, {"/app/questions.toml": folder / "questions.toml"})
+    prometheus = s.prometheus()
+    try:
+        s.start("redis")
+        s.healthy("redis")
+        s.run("topics")
+        s.start("worker")
+        s.start("feeder")
+        prometheus.start()
+        s.healthy("worker")
+        s.healthy("feeder")
+        prom.until(lambda: value(prometheus.url, 'spinf_stream_records_total{outcome="duplicate"}') > 0, 90, "a duplicate")
+        prom.until(lambda: value(prometheus.url, "count_over_time(spinf_stream_dependency_up[1m])") > 10, 60, "some samples")
+        yield s, prometheus.url
+    finally:
+        prometheus.stop()
+        s.stop()
+        broker.stop()
+
+
+def value(url: str, expr: str) -> float:
+    return sum(float(r["value"][1]) for r in prom.query(url, f"sum({expr})"))
+
+
+def test_articles_flow(stack: tuple[Stack, str]) -> None:
+    url = stack[1]
+    assert value(url, 'spinf_stream_records_total{outcome="scored"}') > 8
+    assert value(url, "spinf_stream_dead_letters_total") == 0
+    assert value(url, "spinf_stream_dependency_up") == 2
+    assert value(url, "spinf_stream_floors") > 0
+
+
+def test_every_panel_and_recording_rule_has_data(stack: tuple[Stack, str]) -> None:
+    """Each expression of each panel; an annotation marks an event and has data only around one."""
+    events = ("alert ", "annotation ")
+    nothing = {q.where for q in queries() if not prom.query(stack[1], q.expr) and not q.where.startswith(events)}
+    assert nothing == EMPTY.keys()
+
+
+def test_alerts_are_quiet_and_see_their_metrics(stack: tuple[Stack, str]) -> None:
+    url = stack[1]
+    assert prom.firing(url) == set()
+    recorded = {r["record"] for r in rules() if "record" in r}
+    for q in queries():
+        if q.where.startswith("alert ") and q.where != "alert ScoreDrift":
+            for name in metrics_in(q.expr) - recorded:
+                assert prom.query(url, name), f"{q.where}: {name} has no series"
+
+
+def test_prometheus_loaded_every_rule(stack: tuple[Stack, str]) -> None:
+    groups: list[dict[str, Any]] = prom.ask(stack[1], "rules")["groups"]
+    loaded = [r for g in groups for r in g["rules"]]
+    assert len(loaded) == len(rules())
+    assert [r for r in loaded if r.get("lastError")] == []
+
+
+def test_top_reads_the_live_worker(stack: tuple[Stack, str]) -> None:
+    done = subprocess.run(
+        ["spinf-stream", "top", f"127.0.0.1:{stack[0].port}", "--once", "--interval", "1"],
+        env=stack[0].environment("worker"), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"1 worker, 8 partitions   kafka ok   redis ok", done.stdout), done.stdout
+    assert re.search(r"scored [1-9]", done.stdout)
+
+
+def test_the_worker_drains_and_leaves_within_its_grace(stack: tuple[Stack, str], tmp_path: Path) -> None:
+    """The last test: SIGTERM ends the worker with 0, and starting it again goes on."""
+    s = stack[0]
+    assert s.end("worker") == 0, s.log("worker")
+    s.start("worker")
+    s.healthy("worker")
