@@ -52,6 +52,7 @@ def open_scorer(settings: Settings, *, progress: bool = False) -> ArticleScorer:
         raise UsageError("nothing to ask: set questions (a question file) or packs")
     model = open_model(settings, say)
     executor = open_executor(settings, model)
+    proved(executor, settings, say)
     full = fingerprint(executor, model.encoder.digest)
     engine = PackedEngine(executor, settings.token_budget)
     floors = FloorCache(settings.cache() / "floors", full)
@@ -84,12 +85,25 @@ def open_model(settings: Settings, say: Say) -> Model:
 def open_executor(settings: Settings, model: Model) -> Executor:
     alnum = model.encoder.starts_alnum()
     if model.stack.embed.device.type == "cuda" and model.stack.embed.dtype != torch.float32:
-        from spinf_stream.engine.gpu.executor import GpuExecutor
+        from spinf_stream.engine.gpu.executor import GpuExecutor, unsupported
 
-        return GpuExecutor(model.stack, alnum)
+        reason = unsupported(model.stack)
+        if reason is None:
+            return GpuExecutor(model.stack, alnum)
+        log.warning("model %s runs on the plain executor: %s", model.stack.name, reason)
     from spinf_stream.engine.torch_executor import TorchExecutor
 
     return TorchExecutor(model.stack, alnum, settings.threads)
+
+
+def proved(executor: Executor, settings: Settings, say: Say) -> None:
+    """On a GPU `bit_exact` is what the bit gates found: run once a card and model, then remembered in the cache."""
+    if executor.stack.embed.device.type == "cuda":
+        from spinf_stream.engine.gpu.executor import GpuExecutor
+        from spinf_stream.engine.gpu.proven import prove
+
+        if isinstance(executor, GpuExecutor):
+            prove(executor, settings.cache() / "gates", say)
 
 
 def open_questions(settings: Settings, encoder: Encoder) -> QuestionSet:
