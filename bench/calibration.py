@@ -28,7 +28,7 @@ from spinf_stream.config import Settings
 from spinf_stream.packs.calibrate import Report, TopReport, calibrate, plain_numbers, read_scores
 from spinf_stream.packs.constants import Target
 from spinf_stream.packs.figures import Interval, bins, ece, wilson
-from spinf_stream.packs.file import Pack, load
+from spinf_stream.packs.file import Pack, from_doc, load
 from spinf_stream.packs.labels import Row, held_out, read_rows
 from spinf_stream.packs.plots import available
 from spinf_stream.packs.report import write_report
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def sections(args: argparse.Namespace, data: Path) -> tuple[dict[str, Any], bool]:
-    pack = load(args.news_pack)
+    pack = as_draft(load(args.news_pack))
     train, test = (rows(data / f"bbc_{part}.jsonl", "category") for part in ("train", "test"))
     scores = read_scores([*scored(args, data / "bbc_train.jsonl", pack), *scored(args, data / "bbc_test.jsonl", pack)], pack)
     r = calibrate(pack, train, scores, mapping(args.news_map), Target("f1"), test_rows=test, allow_unlabelled=True)
@@ -87,7 +87,7 @@ def sections(args: argparse.Namespace, data: Path) -> tuple[dict[str, Any], bool
 
 
 def moderation(args: argparse.Namespace, data: Path) -> dict[str, Any]:
-    pack = load(args.moderation_pack)
+    pack = as_draft(load(args.moderation_pack))
     labelled = rows(data / "moderation.jsonl", "label")
     mask = held_out(labelled, 0.5)
     fit, test = ([r for r, m in zip(labelled, mask) if m is want] for want in (np.False_, np.True_))
@@ -113,6 +113,11 @@ def moderation(args: argparse.Namespace, data: Path) -> dict[str, Any]:
     for w in r.warnings:
         print(f"  note: {w}")
     return {**plain_numbers(r), "baselines": {k: None if b is None else b._asdict() for k, b in table.items()}}
+
+
+def as_draft(pack: Pack) -> Pack:
+    """A calibrated pack loses its constants first: "before" is always the model's own probabilities."""
+    return from_doc({**{k: v for k, v in pack.doc.items() if k != "digest"}, "calibrated": False})
 
 
 def label(row: Row) -> str:

@@ -142,7 +142,7 @@ def pack_file(tmp_path: Path) -> Path:
 def test_the_commands(pack_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sources = ["--pack-sources", str(tmp_path), "--cache-dir", str(tmp_path)]
     assert main(["packs", "list", *sources]) == 0
-    assert "demo/newsdesk  0.1.0" in capsys.readouterr().out
+    assert ["demo/newsdesk", "0.1.0"] in [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
     assert main(["packs", "show", "demo/newsdesk@0.1.0", "--questions", *sources]) == 0
     assert "F = 'earnings'" in capsys.readouterr().out
     assert main(["packs", "validate", str(pack_file)]) == 0
