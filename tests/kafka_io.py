@@ -169,7 +169,12 @@ async def settings_of(address: str, topic: str) -> dict[str, str]:
     admin = AIOKafkaAdminClient(bootstrap_servers=address)
     await admin.start()
     try:
-        answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
-        return {entry[0]: entry[1] for answer in answers for resource in answer.resources for entry in resource[4]}
+        found: dict[str, str] = {}
+        end = time.monotonic() + 20
+        while not found:  # a topic that was just made shows up a moment later
+            assert time.monotonic() < end, f"{topic}: no settings within 20 s"
+            answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+            found = {entry[0]: entry[1] for answer in answers for resource in answer.resources for entry in resource[4]}
+        return found
     finally:
         await admin.close()

@@ -14,6 +14,7 @@ from pathlib import Path
 import kafka_io
 import msgspec
 import pytest
+import services
 from kafka_io import Rec
 
 from spinf_stream.cli import main
@@ -181,7 +182,9 @@ def test_tail_follows_until_it_is_interrupted(kafka: str, topics) -> None:
     topic = topics(2)
     kafka_io.run(kafka_io.produce(kafka, topic, [Rec(encode(scores("before")), partition=0)]))
     command = [sys.executable, "-u", "-m", "spinf_stream.cli", "tail", "--follow", "--json", "--brokers", kafka, "--output-topic", topic]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=services.hear_ctrl_c
+    )
     stop = threading.Timer(60, process.kill)
     stop.start()
     assert process.stdout is not None

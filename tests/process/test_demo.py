@@ -33,7 +33,9 @@ def start(tmp_path: Path):
         command = [sys.executable, "-m", "spinf_stream.cli", "demo", *more]
         env = {k: v for k, v in os.environ.items() if not k.startswith("SPINF_STREAM_")}
         env |= {"TMPDIR": str(tmp_path / "tmp"), "COLUMNS": "120"}
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, preexec_fn=services.hear_ctrl_c
+        )
         started.append(process)
         return process
 
