@@ -9,7 +9,8 @@ matched whole even where several tokens spell it; at any token with a line end i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,8 +45,13 @@ class Automaton:
 
     def after(self, state: int, token: int) -> int:
         """The state after a token; NEVER where it does not extend."""
-        at = int(np.searchsorted(self.token, token))
-        return int(self.step[state, at]) if at < len(self.token) and self.token[at] == token else NEVER
+        at = self.column.get(token, -1)
+        return int(self.step[state, at]) if at >= 0 else NEVER
+
+    @functools.cached_property
+    def column(self) -> Mapping[int, int]:
+        """Token id -> its column."""
+        return {t: i for i, t in enumerate(self.token.tolist())}
 
 
 class Vocabulary(NamedTuple):

@@ -82,7 +82,7 @@ class CopyNumbers(Program):
         of = dict(zip(self.asked, reads))
         for node in self.asked:
             tokens, logprob = self.path[node]
-            for child, p in zip(self.below[node], of[node].pick.tolist()):
+            for child, p in zip(self.below[node], of[node].pick):
                 self.path[child] = (*tokens, self.node_token[child]), logprob + p
             if node >= 0 and self.candidate[node]:
                 self.endings.append(Ending(tokens, logprob + math.log(self._end(node, of))))
@@ -106,10 +106,9 @@ class CopyNumbers(Program):
         read = of[node]
         p = 1.0 - (read.first - read.second)
         for k, child in enumerate(self.below[node]):
-            at = int(np.searchsorted(self.automaton.token, self.node_token[child]))
-            known = at < len(self.automaton.token) and self.automaton.token[at] == self.node_token[child]
-            if known and self.automaton.second[self.state[node], at]:
-                p -= math.exp(float(read.pick[k])) * of[child].first
+            at = self.automaton.column.get(self.node_token[child])
+            if at is not None and self.automaton.second[self.state[node], at]:
+                p -= math.exp(read.pick[k]) * of[child].first
         return max(p, FLOOR)
 
 
@@ -176,7 +175,7 @@ class CopyText(Search):
         return self.rows[longer]
 
     def _extensions(self, beam: Beam, read: Read) -> Iterable[tuple[int, float]]:
-        return zip(self._following(beam.tokens, beam.state), read.pick.tolist())
+        return zip(self._following(beam.tokens, beam.state), read.pick)
 
     def _floor(self, likeliest: float) -> float:
         return math.log(REL_P) + max(likeliest, math.log(self.best) if self.best > 0 else -math.inf)

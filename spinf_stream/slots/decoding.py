@@ -69,18 +69,19 @@ class Decoder:
                 self._shorten(live, n)
             raise
         done: list[Live] = []
+        reads, sound = _reads(grown, step)
         at = 0
         for live, n in zip(chosen, before):
-            fresh, reads = len(live.paths) - n, len(live.program.wanted)
+            fresh, until = len(live.paths) - n, at + len(live.program.wanted)
             live.rows += fresh
             live.seconds += grown.seconds * fresh / max(1, step.rows)
-            live.finite = _finite(grown, step, at, at + reads)
+            live.finite = all(sound[at:until])
             if live.finite:
-                live.program.feed([_read(grown, step, r) for r in range(at, at + reads)])
+                live.program.feed(reads[at:until])
             if not live.finite or not live.program.wanted:
                 self._end(live)
                 done.append(live)
-            at += reads
+            at = until
         return done
 
     def _choose(self) -> list[Live]:
@@ -144,13 +145,11 @@ class Decoder:
         self.live.remove(live)
 
 
-def _read(grown: Grown, step: Step, r: int) -> Read:
-    pick = grown.pick[int(step.pick_ptr[r]) : int(step.pick_ptr[r + 1])]
-    return Read(grown.token[r], grown.logprob[r], float(grown.first[r]), float(grown.second[r]), pick)
-
-
-def _finite(grown: Grown, step: Step, lo: int, hi: int) -> bool:
-    """-inf stands only where there is no extension."""
-    best = np.where(grown.token[lo:hi] >= 0, grown.logprob[lo:hi], 0.0)
-    pick = grown.pick[int(step.pick_ptr[lo]) : int(step.pick_ptr[hi])]
-    return all(np.isfinite(x).all() for x in (best, grown.first[lo:hi], grown.second[lo:hi], pick))
+def _reads(grown: Grown, step: Step) -> tuple[list[Read], list[bool]]:
+    """Each read as plain numbers, and whether it is finite. -inf stands only where there is no extension."""
+    sound = np.isfinite(np.where(grown.token >= 0, grown.logprob, 0.0)).all(1) & np.isfinite(grown.first) & np.isfinite(grown.second)
+    bad = np.flatnonzero(~np.isfinite(grown.pick))
+    sound[np.searchsorted(step.pick_ptr, bad, side="right") - 1] = False
+    pick, ptr = grown.pick.tolist(), step.pick_ptr.tolist()
+    columns = zip(grown.token.tolist(), grown.logprob.tolist(), grown.first.tolist(), grown.second.tolist(), ptr, ptr[1:])
+    return [Read(t, p, a, b, pick[lo:hi]) for t, p, a, b, lo, hi in columns], sound.tolist()

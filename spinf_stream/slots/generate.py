@@ -73,7 +73,7 @@ class Generate(Program):
         """(token or END, its log-probability)."""
         stop = read.first + read.second
         end = math.log(stop) if stop > 0 else -math.inf
-        tokens = [(int(t), float(p)) for t, p in zip(read.token[: self.top], read.logprob[: self.top]) if t >= 0]
+        tokens = [(t, p) for t, p in zip(read.token[: self.top], read.logprob[: self.top]) if t >= 0]
         if self.how.temperature == 0:
             if self.step == 0 and s.number < len(tokens):
                 ranked = [(END, end), *tokens] if not tokens or end >= tokens[0][1] else tokens

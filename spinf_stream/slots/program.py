@@ -12,7 +12,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from spinf_stream.questions.plan import F64, I32
 from spinf_stream.slots.automaton import Automaton
 
 FLOOR = 1e-12  # P(end) of a number, where rounding leaves nothing
@@ -27,11 +26,11 @@ class Wanted(NamedTuple):
 class Read(NamedTuple):
     """What one Wanted got; see engine.grow.Grown."""
 
-    token: I32  # [top]
-    logprob: F64  # [top]
+    token: Sequence[int]  # [top]
+    logprob: Sequence[float]  # [top]
     first: float
     second: float
-    pick: F64
+    pick: Sequence[float]
 
 
 class Ending(NamedTuple):

@@ -49,7 +49,7 @@ class Search(Program):
         self.left -= 1
 
     def _extensions(self, beam: Beam, read: Read) -> Iterable[tuple[int, float]]:
-        return ((int(t), float(p)) for t, p in zip(read.token[:BEAM], read.logprob[:BEAM]) if t >= 0)
+        return [(t, p) for t, p in zip(read.token[:BEAM], read.logprob[:BEAM]) if t >= 0]
 
     def _floor(self, likeliest: float) -> float:
         """Log-probability under which a path is not followed; `likeliest` is that of the most probable one."""
