@@ -304,7 +304,7 @@ class Chaos:
         return sum(max(0, end - (points.get(n) or 0)) for n, end in ends.items())
 
     def _report(self, v: Verdict, hanging: int, lag: int, seconds: float) -> dict[str, Any]:
-        bound = 0 if self.delivery == "exactly_once" else IN_FLIGHT * sum(self.struck[k] for k in ("kill", "zombie", "broker", "network"))
+        bound = 0 if self.delivery == "exactly_once" else IN_FLIGHT * sum(self.struck[k] for k in ("kill", "zombie", "network"))
         times = sorted(self.recoveries)
         broken = [
             name
