@@ -32,8 +32,7 @@ class ArticleScorer:
         self.model = engine.executor.stack.name
         self.fingerprint_full = fingerprint
         self.fingerprint = short(fingerprint)
-        digests = [a.questions.digest for a in self.asks]
-        self.questions_digest = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+        self.questions_digest = asked_digest(self.asks)
         self.questions_by_pack: dict[str, int] = {}
         for a in self.asks:  # a pack may be asked in several contexts
             self.questions_by_pack[a.name] = self.questions_by_pack.get(a.name, 0) + a.questions.plan.prompts
@@ -139,3 +138,11 @@ class ArticleScorer:
                 self._of_plan[index] = merged
                 self._merged[chosen] = index
             return self._merged[chosen]
+
+
+def asked_digest(asks: Sequence[Ask]) -> str:
+    """64 hex: a question file's own; with packs over all sets and whole pack files, since an answer holds their decisions."""
+    if len(asks) == 1 and asks[0].pack is None:
+        return asks[0].questions.digest
+    parts = [(a.questions.digest, *((a.pack.pack.digest, a.pack.context, str(a.pack.evaluator.judges)) if a.pack else ())) for a in asks]
+    return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -32,6 +32,8 @@ class Encoder:
         tok.encode_special_tokens = True
         tok.no_truncation()
         tok.no_padding()
+        if hasattr(tok.model, "_resize_cache"):  # Gemma's pieces are whole texts: ten thousand of them, most never seen again
+            tok.model._resize_cache(256)
         self._tok = tok
         self.digest = hashlib.sha256(content).hexdigest()
         ids = set(tok.get_vocab(with_added_tokens=True).values())

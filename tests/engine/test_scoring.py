@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tiny import make_tiny
 
-from spinf_stream.config import Settings
+from spinf_stream.config import PackEntry, Settings
 from spinf_stream.engine import content, reference
 from spinf_stream.engine.asks import side_by_side
 from spinf_stream.engine.floors import FloorCache
@@ -197,3 +197,23 @@ def test_the_runner_answers_in_any_number_and_passes_errors_on(settings):
     together = [a.scores for a in answer(scorer, *(Article(text=f"article {i} about sport") for i in range(5)))]
     for a, b in zip(alone, together):
         np.testing.assert_allclose([o.p for q in a for c in q.combinations for o in c.options], [o.p for q in b for c in q.combinations for o in c.options], atol=1e-5)
+
+
+def test_a_recalibrated_pack_is_another_question_set(settings, tmp_path):
+    """Its questions are the same, but a cached answer holds its decisions."""
+    pack = {
+        "pack": "t/one", "version": "1", "model": "tiny", "contexts": {"plain": "{X}"}, "scoring": {"queries": [QUERIES[1]]},
+        "reads": [{"id": "r", "query": "y", "kind": "pair", "category": "c", "mean": 0.0, "sd": 1.0, "F": "sport"}],
+        "categories": {"c": {"platt": [1.0, 0.0], "threshold": 0.5}}, "decision": {"mode": "per_category"},
+    }  # fmt: skip
+    pack["scoring"] = {"queries": [{**QUERIES[1], "template": "\n\nIs it about {F}?{?}", "combinations": [{"F": "sport"}, {"F": "tech"}]}]}
+    digests, scores = [], []
+    for threshold in (0.5, 0.6):
+        pack["categories"]["c"]["threshold"] = threshold
+        (tmp_path / "pack.json").write_text(json.dumps(pack))
+        scorer = open_scorer(msgspec.structs.replace(settings, packs=(PackEntry("t/one"),), pack_sources=(str(tmp_path / "pack.json"),)))
+        digests.append(scorer.questions_digest)
+        got = answer(scorer, Article(text="sport"))[0]
+        scores.append([o.p for q in got.scores for c in q.combinations for o in c.options])
+        assert got.packs[0]["calibrated"] and got.packs[0]["id"] == "t/one"
+    assert digests[0] != digests[1] and scores[0] == scores[1]
