@@ -2,6 +2,7 @@
 #   make demo    a few news articles through the whole worker, on an embedded broker
 #   make test    requirements, lint, types, and the whole suite on real Kafka and Redis
 #   make bench   the benches that need no GPU
+#   make board   the Grafana board drawn into board.png, from PROMETHEUS (default http://127.0.0.1:9090)
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export OMP_NUM_THREADS ?= 2
 SITE := 'import site; print(site.getsitepackages()[0])'
 
-.PHONY: demo test chaos chaos-long bench lint venv requirements test-kernels clean
+.PHONY: demo test chaos chaos-long bench board lint venv requirements test-kernels clean
 
 demo: venv
 	@$(BIN)/spinf-stream demo
@@ -30,6 +31,13 @@ bench: venv requirements
 	$(BIN)/python bench/e2e_news.py $(addprefix --data ,$(wildcard ../shared/data/bbc_test.jsonl))
 	$(BIN)/python bench/headline.py --engine ours,ours-cold,transformers,transformers-prefix-cache,transformers-prefix-batch \
 		$(addprefix --job ,$(wildcard ../shared/bench/headline.json)) --articles 2
+
+PROMETHEUS ?= http://127.0.0.1:9090
+MINUTES ?= 30
+
+# The same queries as in Grafana, for where there is none.
+board: venv
+	$(BIN)/python compose/board.py --prometheus $(PROMETHEUS) --minutes $(MINUTES)
 
 lint: venv
 	$(BIN)/ruff check .

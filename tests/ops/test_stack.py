@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import prom
 import pytest
 import services
-from ops_files import metrics_in, queries, rules
+from ops_files import COMPOSE, metrics_in, panels, queries, rules
 from stack import Stack
 from tiny import make_tiny
 
@@ -101,6 +103,18 @@ def test_top_reads_the_live_worker(stack: tuple[Stack, str]) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"1 worker, 8 partitions   kafka ok   redis ok", done.stdout), done.stdout
     assert re.search(r"scored [1-9]", done.stdout)
+
+
+def test_board_is_drawn(stack: tuple[Stack, str], tmp_path: Path) -> None:
+    """`make board` on the live Prometheus: every panel drawn, those without data said so."""
+    png = Path(os.environ.get("SPINF_TEST_BOARD", tmp_path / "board.png"))
+    done = subprocess.run(
+        [sys.executable, str(COMPOSE / "board.py"), "--prometheus", stack[1], "--minutes", "2", "--out", str(png)],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f": {len(panels())} panels, {len(EMPTY)} of them without data\n"), done.stdout
+    assert png.read_bytes().startswith(b"\x89PNG") and png.stat().st_size > 50_000
 
 
 def test_the_worker_drains_and_leaves_within_its_grace(stack: tuple[Stack, str], tmp_path: Path) -> None:
