@@ -25,7 +25,7 @@ MOST_PARTITIONS = 64  # that one worker takes in exactly-once mode (DECISIONS 16
 
 
 class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Packed tokens a second of one device, passes back to back."""
+    """Tokens a second of one device, real ones of passes, none of padding."""
 
     gpu: str
     model: str

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from ops_files import COMPOSE, services
 
 from spinf_stream.cli import COMMANDS
 from spinf_stream.config import PREFIX, Settings, load
+from spinf_stream.records import decode_article
 
 ROOT = COMPOSE.parent
 JOBS = {"topics"}  # run once and end: what waits for them asks for their success instead of their health
@@ -149,11 +152,14 @@ def test_docker_compose_itself_accepts_the_file_where_there_is_one() -> None:
         assert done.returncode == 0, done.stderr
 
 
+def test_the_dockerfile_lints_clean_where_there_is_a_linter() -> None:
+    hadolint = shutil.which("hadolint") or shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    if hadolint:
+        done = subprocess.run([hadolint, str(COMPOSE / "Dockerfile")], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
 def test_feeder_sends_what_the_worker_takes() -> None:
-    import json
-
-    from spinf_stream.records import decode_article
-
     done = subprocess.run([sys.executable, str(COMPOSE / "feeder.py"), "--editions", "3"], capture_output=True, timeout=60)
     lines = done.stdout.splitlines()
     articles = [decode_article(line) for line in lines]

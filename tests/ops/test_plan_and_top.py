@@ -49,7 +49,7 @@ def test_the_plan_carries_its_load(factor: int) -> None:
 def test_plan_prints_what_it_rests_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *JOB, "--gpu", "h200", "--price", "2.5"]) == 0
     said = capsys.readouterr().out
-    for words in ("GPUs         ", "partitions   ", "headroom     ", "bench/results/headline-12b-nvidia-h200.json", "a million articles"):
+    for words in ("GPUs         ", "partitions   ", "headroom     ", "bench/results/worker-nvidia-h200.json", "a million articles"):
         assert words in said
 
 
