@@ -90,11 +90,10 @@ def back_to_back(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> 
 
 async def drained(args: argparse.Namespace, settings: Settings, scorer: Any, address: str, lines: list[bytes]) -> dict[str, Any]:
     """Fill the topic, run the worker until all of it is scored, read the scores."""
+    import msgspec
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
     from spinf_stream.topics_cli import plans
-
-    import msgspec  # noqa: I001
 
     settings = msgspec.structs.replace(settings, brokers=address)
     await topics.create(settings, plans(settings, args.partitions), None)

@@ -152,15 +152,17 @@ def floors_of(questions: QuestionSet, engine: PackedEngine, cache: FloorCache, e
 
 
 def speaker(progress: bool) -> Say:
-    """Start-up progress: to the terminal when asked for, else to the log."""
-    if not progress:
-        return log.info
+    """Start-up progress, each line once: to the terminal when asked for, else to the log."""
     last = ""
 
     def say(line: str) -> None:
         nonlocal last
-        if line != last:
-            print(line, file=sys.stderr, flush=True)
+        if line == last:
+            return
         last = line
+        if progress:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            log.info("%s", line)
 
     return say
