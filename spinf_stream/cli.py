@@ -7,8 +7,12 @@ is gone, 75 the drain deadline passed, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import logging
+import os
 import sys
+import threading
 from collections.abc import Sequence
 
 from spinf_stream import __version__
@@ -66,5 +70,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+def entry() -> int:
+    """The console script. An engine thread that is inside torch when the interpreter ends would abort the process and
+    take the exit code with it: then everything is flushed and the process left at once."""
+    code = main()
+    if any(t.name.startswith("engine-") and t.is_alive() for t in threading.enumerate()):
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    return code
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(entry())

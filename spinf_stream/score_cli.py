@@ -127,7 +127,7 @@ async def _pass(scorer: Scorer, runner: Runner, window: list[_Line], name: str) 
 
 
 def _scores(scorer: Scorer, line: Scorable, answer: Answer, name: str) -> msgspec.Struct:
-    origin = Origin(topic=os.path.basename(name), partition=0, offset=line.number, timestamp=-1)
+    origin = Origin(topic="stdin" if name == "-" else os.path.basename(name), partition=0, offset=line.number, timestamp=-1)
     name = line.article.id if line.article.id is not None else f"{origin.topic}-0-{line.number}"
     return record(scorer, answer, "scored", name, origin, line.article)
 
