@@ -82,16 +82,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rows(name: str, field: str | None) -> list[Any]:
+    from spinf_stream.files import lines
     from spinf_stream.packs.labels import read_rows
-    from spinf_stream.packs.reevaluate import lines
 
     with lines(name) as records:
         return read_rows(records, field, name)
 
 
 def _scores(args: argparse.Namespace, pack: Any, out: Path) -> Any:
+    from spinf_stream.files import lines
     from spinf_stream.packs.calibrate import read_scores
-    from spinf_stream.packs.reevaluate import lines
 
     def all_lines(names: list[str]) -> Any:
         for name in names:

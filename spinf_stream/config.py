@@ -192,13 +192,14 @@ def shown(name: str, value: Any) -> str:
 def masked(url: str) -> str:
     """An address without its password, be it before the host or in the query string."""
     try:
-        parts = urlsplit(url)
+        urlsplit(url)
     except ValueError:
         return "*** (not an address)"
-    if parts.password is not None:
-        host = parts.netloc.rsplit("@", 1)[-1]
-        parts = parts._replace(netloc=f"{parts.username or ''}:***@{host}")
-    return re.sub(r"(?i)([?&](?:password|token|secret)=)[^&#]*", r"\1***", parts.geturl())
+    who, at, host = url.rpartition("@")  # a password may hold anything, a broken address too
+    scheme, there, user = who.rpartition("://") if "://" in who else ("", "", who)
+    if at and ":" in user:
+        who = f"{scheme}{there}{user.partition(':')[0]}:***"
+    return re.sub(r"(?i)([?&](?:password|token|secret)=)[^&#]*", r"\1***", f"{who}{at}{host}")
 
 
 def _known(name: str, hints: Mapping[str, Any], where: str) -> None:

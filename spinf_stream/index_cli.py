@@ -28,10 +28,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from spinf_stream.files import lines
     from spinf_stream.packs import plots
     from spinf_stream.packs.index import Index, draw, fold, write_csv
     from spinf_stream.packs.problems import PackError
-    from spinf_stream.packs.reevaluate import lines
     from spinf_stream.packs_cli import find
 
     try:

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import IO, NamedTuple
 
 import msgspec
 
 from spinf_stream.engine.runner import Runner
 from spinf_stream.engine.scorer import Prepared, Scorer, record
-from spinf_stream.errors import UsageError
-from spinf_stream.records import Answer, Article, Origin, Refused, decode_article, encode
+from spinf_stream.engine.seam import EngineFatal, NonFinite
+from spinf_stream.files import sink, source
+from spinf_stream.records import Answer, Article, Origin, Reason, Refused, decode_article, encode
 from spinf_stream.settings_cli import MODEL, QUESTIONS, add_settings, loaded
 
 
@@ -35,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     from spinf_stream.engine.open import open_scorer
 
     settings = loaded(args).settings
-    with _source(args.file) as (lines, size), _sink(args.out) as out:
+    with source(args.file) as (lines, size), sink(args.out) as out:
         scorer = open_scorer(settings, progress=not args.quiet)
         total = asyncio.run(_score(lines, size, scorer, out, args.file, quiet=args.quiet))
     return 1 if total.dead else 0
@@ -60,12 +59,14 @@ async def _score(lines: Iterator[bytes], size: int, scorer: Scorer, out: IO[byte
     runner = Runner(scorer.engine)
     began = time.monotonic()
     read = scored = dead = tokens = 0
-    running: list[asyncio.Task[list[bytes]]] = []
+    running: list[asyncio.Task[list[Line]]] = []
 
     async def drain(keep: int) -> None:
+        nonlocal scored, dead
         while len(running) > keep:
             for line in await running.pop(0):
-                out.write(line + b"\n")
+                out.write(line.value + b"\n")
+                scored, dead = scored + (not line.dead), dead + line.dead
             if not quiet and sys.stderr.isatty():
                 done = f"{100 * read // size:3d} %" if size else f"{read >> 10} KiB"
                 rate = scored / max(time.monotonic() - began, 1e-9)
@@ -76,10 +77,7 @@ async def _score(lines: Iterator[bytes], size: int, scorer: Scorer, out: IO[byte
     for n, raw in enumerate(lines):
         read += len(raw)
         line = await asyncio.to_thread(_prepare, scorer, raw, n)
-        if isinstance(line, DeadLine):
-            dead += 1
-        else:
-            scored += 1
+        if not isinstance(line, DeadLine):
             tokens += line.prepared.cost
         need = 0 if isinstance(line, DeadLine) else line.prepared.cost
         if window and cost + need > scorer.engine.budget:
@@ -120,42 +118,42 @@ def _prepare(scorer: Scorer, raw: bytes, number: int) -> _Line:
         return DeadLine(id=article.id if article else None, reason=e.reason, message=e.message, line=number + 1)
 
 
-async def _pass(scorer: Scorer, runner: Runner, window: list[_Line], name: str) -> list[bytes]:
+class Line(NamedTuple):
+    """One line of output."""
+
+    value: bytes
+    dead: bool
+
+
+async def _pass(scorer: Scorer, runner: Runner, window: list[_Line], name: str) -> list[Line]:
     items = [line for line in window if isinstance(line, Scorable)]
-    answers = iter(scorer.answers([i.prepared for i in items], await runner.run(scorer.pack([i.prepared for i in items])))) if items else iter(())
-    return [encode(line if isinstance(line, DeadLine) else _scores(scorer, line, next(answers), name)) for line in window]
+    answers = iter(await _answers(scorer, runner, items))
+    out: list[Line] = []
+    for line in window:
+        answer = next(answers) if isinstance(line, Scorable) else line
+        said = _scores(scorer, line, answer, name) if isinstance(line, Scorable) and isinstance(answer, Answer) else answer
+        out.append(Line(encode(said), isinstance(said, DeadLine)))
+    return out
+
+
+async def _answers(scorer: Scorer, runner: Runner, items: list[Scorable]) -> list[Answer | DeadLine]:
+    """One pass; when it fails, halves of it, down to the line that is to blame. Raises EngineFatal."""
+    if not items:
+        return []
+    prepared = [i.prepared for i in items]
+    try:
+        return list(scorer.answers(prepared, await runner.run(scorer.pack(prepared))))
+    except EngineFatal:
+        raise
+    except Exception as e:
+        if len(items) > 1:
+            half = len(items) // 2
+            return await _answers(scorer, runner, items[:half]) + await _answers(scorer, runner, items[half:])
+        reason: Reason = "nonfinite" if isinstance(e, NonFinite) else "engine_error"
+        return [DeadLine(id=items[0].article.id, reason=reason, message=type(e).__name__, line=items[0].number + 1)]
 
 
 def _scores(scorer: Scorer, line: Scorable, answer: Answer, name: str) -> msgspec.Struct:
     origin = Origin(topic="stdin" if name == "-" else os.path.basename(name), partition=0, offset=line.number, timestamp=-1)
     name = line.article.id if line.article.id is not None else f"{origin.topic}-0-{line.number}"
     return record(scorer, answer, "scored", name, origin, line.article)
-
-
-@contextlib.contextmanager
-def _source(name: str) -> Iterator[tuple[Iterator[bytes], int]]:
-    """Non-empty lines, and the size in bytes where it is known."""
-    if name == "-":
-        yield (line.rstrip(b"\r\n") for line in sys.stdin.buffer if line.strip()), 0
-        return
-    try:
-        size = Path(name).stat().st_size
-        with open(name, "rb") as f:
-            yield (line.rstrip(b"\r\n") for line in f if line.strip()), size
-    except OSError as e:
-        raise UsageError(f"{name}: {e.strerror or e}") from None
-
-
-@contextlib.contextmanager
-def _sink(name: str) -> Iterator[IO[bytes]]:
-    """A file that only appears under its name when it is whole."""
-    if name == "-":
-        yield sys.stdout.buffer
-        return
-    part = Path(name + ".part")
-    try:
-        with open(part, "wb") as f:
-            yield f
-        part.replace(name)
-    except OSError as e:
-        raise UsageError(f"{name}: {e.strerror or e}") from None

@@ -83,5 +83,5 @@ def _label(name: str, values: dict[str, str]) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    text = " ".join(text.split())
+    text = " ".join("".join(c if c.isprintable() else "\ufffd" if not c.isspace() else " " for c in text).split())
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"

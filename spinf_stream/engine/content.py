@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 from spinf_stream.engine.tokenizer import Encoder
-from spinf_stream.records import Article
+from spinf_stream.records import Article, Refused
 
 _PLACE = re.compile(r"\{(title|text)\}")
 
@@ -20,10 +20,19 @@ def assemble(article: Article, template: str) -> str:
     return _PLACE.sub(lambda m: parts[m.group(1)], template).rstrip()
 
 
-def digest(content: str, presentations: list[tuple[str, str]], limit: int, overlong: str) -> str:
+class Around(NamedTuple):
+    """One trunk of an article: which asks it serves, the text around its content, its limit of tokens."""
+
+    asks: tuple[int, ...]
+    before: str
+    after: str
+    limit: int
+
+
+def digest(content: str, trunks: list[Around], *more: str) -> str:
     """sha256 (hex) over everything of an article that its answer depends on."""
     h = hashlib.sha256()
-    for part in (content, *(p for pair in presentations for p in pair), f"{limit} {overlong}"):
+    for part in (content, *(str(p) for t in trunks for p in t), *more):
         raw = part.encode()
         h.update(len(raw).to_bytes(8, "little") + raw)
     return h.hexdigest()
@@ -37,7 +46,10 @@ class Cut(NamedTuple):
 
 
 def tokenise(encoder: Encoder, content: str, around: tuple[str, str], limit: int) -> Cut:
-    """before + content + after as ids. Over `limit` tokens (BOS apart) the content loses its end, never the presentation."""
+    """before + content + after as ids. Over `limit` tokens (BOS apart) the content loses its end, never the presentation.
+
+    Raises records.Refused when that leaves nothing of the content.
+    """
     before, after = around
     text = before + content + after
     ids = encoder.encode(text)
@@ -56,5 +68,7 @@ def tokenise(encoder: Encoder, content: str, around: tuple[str, str], limit: int
             low = mid
         else:
             high = mid - 1
+    if not low:
+        raise Refused("too_long", f"the text around the content alone fills the limit of {limit} tokens")
     text = before + content[:low] + after
     return Cut([*encoder.bos, *encoder.encode(text)], text[-64:], True, content[:low])

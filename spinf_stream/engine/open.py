@@ -22,7 +22,7 @@ from spinf_stream.engine.fingerprint import fingerprint
 from spinf_stream.engine.floors import FloorCache, Floors
 from spinf_stream.engine.grow import Grower
 from spinf_stream.engine.packed import PackedEngine
-from spinf_stream.engine.scoring import ArticleScorer
+from spinf_stream.engine.scoring import LEAST, ArticleScorer
 from spinf_stream.engine.seam import PassInput
 from spinf_stream.engine.stack import Stack
 from spinf_stream.engine.tokenizer import Encoder
@@ -62,11 +62,20 @@ def open_scorer(settings: Settings, *, progress: bool = False) -> ArticleScorer:
     if any(q.slots for q, _ in sets) and not isinstance(executor, Grower):
         raise UsageError("extraction slots do not run on the fused GPU executor yet: set device = cpu or dtype = float32")
     asks = [Ask(q, floors_of(q, engine, floors, model.encoder, say), pack) for q, pack in sets]
-    return ArticleScorer(engine, model.encoder, asks, settings, full)
+    scorer = ArticleScorer(engine, model.encoder, asks, settings, full)
+    if (room := min(scorer.limit(scorer.plan_of((i,))) for i in range(len(asks)))) < min(LEAST, settings.max_content_tokens):
+        raise UsageError(f"token_budget = {engine.first_budget} leaves {room} tokens for the content, at least {LEAST} are needed: raise it by {LEAST - room}")
+    return scorer
 
 
 def open_model(settings: Settings, say: Say) -> Model:
     began = time.monotonic()
+    try:
+        device = torch.device("cpu" if settings.device == "auto" else settings.device)
+    except RuntimeError:
+        raise UsageError(f"device = {settings.device}: use auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device = {settings.device}: torch finds no usable CUDA GPU here", 3)
     try:
         fetch(settings.model, settings.cache(), lambda what, done, total: say(f"model {settings.model}: {what} {10 * done // max(total, 1)}0 %"))
         stack, encoder = load(settings.model, settings.dtype, settings.device, settings.cache())

@@ -23,6 +23,9 @@ from spinf_stream.records import Answer, Article, Refused, Tokens, now
 from spinf_stream.slots.build import Vocabularies
 from spinf_stream.slots.candidates import joined
 
+LEAST = 16  # content tokens that a budget must leave room for
+LONGEST_PARAMETER = 1000  # characters
+
 
 class ArticleScorer:
     """Implements scorer.Scorer. Thread-safe: what changes after construction is a memo of merged plans under a lock."""
@@ -47,14 +50,19 @@ class ArticleScorer:
         text = content.assemble(article, self.settings.content)
         groups = self._groups(article.parameters)
         limits = [self.limit(plan) for plan in groups.values()]
-        digest = content.digest(text, list(groups), min(limits), self.settings.overlong)
         trees: list[Tree] = []
         truncated = False
         warnings: set[str] = set()
         if article.parameters and not self._declared.issuperset(article.parameters):
             warnings.add("unknown_parameters")  # no pack here takes them; another worker's may
+        trunks = [
+            content.Around(tuple([s.ask for s in self._of_plan[plan].shares]), *around, limit) for (around, plan), limit in zip(groups.items(), limits)
+        ]
+        digest = content.digest(text, trunks, self.settings.overlong, *warnings)
         cost = 0
         for (around, plan), limit in zip(groups.items(), limits):
+            if limit < min(LEAST, self.settings.max_content_tokens):
+                raise Refused("too_long", f"token_budget = {self.engine.first_budget} leaves {limit} tokens for the content beside the questions")
             cut = content.tokenise(self.encoder, text, around, limit)
             if len(cut.ids) <= len(self.encoder.bos):
                 raise Refused("empty", "the content has no token")
@@ -123,14 +131,18 @@ class ArticleScorer:
     def _groups(self, given: dict[str, str | int | float | bool] | None) -> dict[tuple[str, str], int]:
         """Presentation -> registered plan of the asks that have it, in the order of the asks."""
         chosen: dict[tuple[str, str], list[int]] = {}
+        for name, value in (given or {}).items():
+            if len(str(value)) > LONGEST_PARAMETER:
+                raise Refused("bad_parameters", f"$.parameters.{name[:64]} has {len(str(value))} characters, at most {LONGEST_PARAMETER}")
         try:
             for i, ask in enumerate(self.asks):
                 chosen.setdefault(ask.presentation(given), []).append(i)
         except ParameterError as e:
             raise Refused("bad_parameters", str(e)) from None
-        return {around: self._plan(tuple(asks)) for around, asks in chosen.items()}
+        return {around: self.plan_of(tuple(asks)) for around, asks in chosen.items()}
 
-    def _plan(self, chosen: tuple[int, ...]) -> int:
+    def plan_of(self, chosen: tuple[int, ...]) -> int:
+        """The registered plan of these asks below one trunk."""
         with self._lock:
             if chosen not in self._merged:
                 merged = merge(self.asks, chosen, self._words)

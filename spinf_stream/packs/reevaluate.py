@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
-from spinf_stream.errors import UsageError
+from spinf_stream.files import lines, sink
 from spinf_stream.packs.decide import overrides
 from spinf_stream.packs.diff import diff
 from spinf_stream.packs.evaluate import Evaluator
@@ -106,32 +103,3 @@ def _same_questions(origin: Pack, pack: Pack) -> None:
     ]
     if problems:
         raise PackError(pack.label, problems)
-
-
-@contextlib.contextmanager
-def lines(name: str) -> Iterator[Iterable[bytes]]:
-    """Non-empty lines of a file, or of standard input for -."""
-    if name == "-":
-        yield (line for line in sys.stdin.buffer if line.strip())
-        return
-    try:
-        with open(name, "rb") as f:
-            yield (line for line in f if line.strip())
-    except OSError as e:
-        raise UsageError(f"{name}: {e.strerror or e}") from None
-
-
-@contextlib.contextmanager
-def sink(name: str) -> Iterator[IO[bytes]]:
-    """A file that appears under its name once it is whole, or standard output for -."""
-    if name == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    part = Path(name + ".part")
-    try:
-        with open(part, "wb") as f:
-            yield f
-        part.replace(name)
-    except OSError as e:
-        raise UsageError(f"{name}: {e.strerror or e}") from None

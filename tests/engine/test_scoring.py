@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from pathlib import Path
 
@@ -11,13 +12,15 @@ import numpy as np
 import pytest
 from tiny import make_tiny
 
+from spinf_stream import files, score_cli
 from spinf_stream.config import PackEntry, Settings
 from spinf_stream.engine import content, reference
 from spinf_stream.engine.asks import side_by_side
 from spinf_stream.engine.floors import FloorCache
 from spinf_stream.engine.open import open_scorer
 from spinf_stream.engine.runner import Runner
-from spinf_stream.engine.seam import EngineFatal
+from spinf_stream.engine.seam import EngineFatal, NonFinite
+from spinf_stream.errors import UsageError
 from spinf_stream.questions.compile import Source, build
 from spinf_stream.questions.readout import read_out
 from spinf_stream.records import Article, Refused
@@ -217,3 +220,66 @@ def test_a_recalibrated_pack_is_another_question_set(settings, tmp_path):
         scores.append([o.p for q in got.scores for c in q.combinations for o in c.options])
         assert got.packs[0]["calibrated"] and got.packs[0]["id"] == "t/one"
     assert digests[0] != digests[1] and scores[0] == scores[1]
+
+
+def test_which_pack_has_which_parameters_is_part_of_the_digest(settings, tmp_path):
+    """Two articles with the same presentations, in other places, and limits that one setting changes for one trunk alone."""
+    (tmp_path / "packs").mkdir()
+    for name in ("p", "q", "r"):
+        pack = {
+            "pack": f"t/{name}", "version": "1", "model": "tiny", "parameters": {name: {"default": "A"}}, "contexts": {"c": f"{{{name}}} {{X}}"},
+            "scoring": {"queries": [{"id": "y", "template": "\n\nYes or no:{?}", "options": [" yes", " no"]}]},
+            "reads": [{"id": "r", "query": "y", "kind": "pair", "category": "c", "mean": 0.0, "sd": 1.0}],
+            "categories": {"c": {"platt": [1.0, 0.0], "threshold": 0.5}}, "decision": {"mode": "per_category"},
+        }  # fmt: skip
+        (tmp_path / "packs" / f"{name}.json").write_text(json.dumps(pack))
+    packs = tuple(PackEntry(f"t/{n}") for n in "pqr")
+    scorer = open_scorer(msgspec.structs.replace(settings, packs=packs, pack_sources=(str(tmp_path / "packs"),)))
+
+    def of(**parameters):
+        return scorer.prepare(Article(text="one", parameters=parameters)).digest
+
+    assert of(p="A", q="B", r="A") != of(p="A", q="B", r="B")
+    assert of(p="A") == of() and of(zzz=1) != of()
+    assert scorer.prepare(Article(text="one", parameters={"zzz": 1})).warnings == ("unknown_parameters",)
+    with pytest.raises(Refused, match="bad_parameters"):
+        of(p="x" * 1001)
+
+
+def test_a_budget_without_room_for_content_is_refused_at_the_start(settings):
+    with pytest.raises(UsageError, match="token_budget = 30 leaves"):
+        open_scorer(msgspec.structs.replace(settings, token_budget=30))
+
+
+def test_score_file_isolates_a_poisonous_line(settings, tmp_path, monkeypatch):
+    scorer = open_scorer(settings)
+    real = scorer.engine.begin
+    poison = scorer.encoder.encode("poison")
+
+    def begin(handle):
+        ids = handle.batch.ids.tolist()
+        if any(ids[i : i + len(poison)] == poison for i in range(len(ids))):
+            raise NonFinite(0, "a logit")
+        return real(handle)
+
+    monkeypatch.setattr(scorer.engine, "begin", begin)
+    lines = [json.dumps({"id": i, "text": t}).encode() for i, t in (("a", "sport"), ("b", "poison"), ("c", "tech"))]
+    out = io.BytesIO()
+    total = asyncio.run(score_cli._score(iter([*lines, b"{"]), 0, scorer, out, "f.jsonl", quiet=True))
+    got = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [(g.get("id"), g["outcome"], g.get("reason")) for g in got] == [
+        ("a", "scored", None), ("b", "dead", "nonfinite"), ("c", "scored", None), (None, "dead", "not_json"),
+    ]  # fmt: skip
+    assert total == (2, 2)
+
+
+def test_output_goes_through_links_and_into_pipes(tmp_path):
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with files.sink(str(tmp_path / "link")) as f:
+        f.write(b"new")
+    assert (tmp_path / "real").read_bytes() == b"new" and (tmp_path / "link").is_symlink()
+    with pytest.raises(RuntimeError), files.sink(str(tmp_path / "half")) as f:
+        f.write(b"x")
+        raise RuntimeError
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import msgspec
 import pytest
@@ -73,7 +74,10 @@ def test_slots_alone_are_enough_to_ask(settings, tmp_path):
     (tmp_path / "q.json").write_text(json.dumps({"queries": [QUERIES[1]]}))
     got = answer(open_scorer(settings), Article(text=TEXT), Article(text=TEXT + " "))
     assert got[0].scores == [] and len(got[0].slots[0]["combinations"][0]["answers"]) == 2
-    assert got[0].slots == got[1].slots
+    one, other = (a.slots[0]["combinations"][0]["answers"] for a in got)  # at different places of one pass, on a CPU: close, not equal
+    assert [(a["text"], a["start"]) for a in one] == [(a["text"], a["start"]) for a in other]
+    for a, b in zip(one, other):
+        assert abs(math.log(a["p"]) - math.log(b["p"])) < 1e-4
 
 
 def test_compact_scores_have_slots_too(settings):
