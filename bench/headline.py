@@ -28,7 +28,7 @@ from results import Run, write_result
 Answers = np.ndarray  # [articles, options] log-probabilities
 # answers (None: of other weights), rows computed, GPU ms, and the wall ms where the engine measures it itself
 Once = Callable[[], tuple[Any, ...]]
-UNWARMED = ("ours-cold", "ours-12b-stream", "spinf-serve")  # cold on purpose, or they warm up by themselves
+UNWARMED = ("ours-cold", "ours-12b-stream", "spinf-serve", "transformers")  # cold on purpose, or long enough to warm up by themselves
 ONCE = ("transformers", "ours-12b-stream", "spinf-serve")
 
 
