@@ -111,7 +111,8 @@ class Metrics:
     def of_partition(self, topic: str, partition: int) -> None:
         """Make the series of a partition that was assigned."""
         for metric in (*self._of_partition, self.consumed, self.consumed_bytes):
-            metric.labels(topic, str(partition))
+            if metric is not self.lag:  # a lag of 0 is good news that nobody has brought yet
+                metric.labels(topic, str(partition))
 
     def forget_partition(self, topic: str, partition: int) -> None:
         """A partition that is somebody else's has no lag here; what was counted stays."""

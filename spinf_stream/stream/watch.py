@@ -22,11 +22,12 @@ PROGRESS_SECONDS = 10.0
 
 async def gauges(w: Pipeline) -> None:
     m = w.metrics
-    before = asked = time.monotonic()
+    before, asked = time.monotonic(), -ENDS_SECONDS
     ends: dict[int, int] = {}
     while True:
         await asyncio.sleep(GAUGE_SECONDS)
-        if time.monotonic() - asked >= ENDS_SECONDS:  # of our own accord: while paused no fetch brings them
+        # Of our own accord: while paused no fetch brings them. At once for a partition that has just come.
+        if time.monotonic() - asked >= ENDS_SECONDS or w.assignment.partitions.keys() - ends:
             asked = time.monotonic()
             try:
                 ends = await w.consumer.ends(list(w.assignment.partitions))
@@ -42,7 +43,8 @@ async def gauges(w: Pipeline) -> None:
                 continue
             label = (p.topic, str(p.number))
             point = p.offsets.point(w.consumer.position(p.number))
-            m.lag.labels(*label).set(max(0, ends.get(p.number, point) - point))
+            if p.number in ends:  # until the broker has told the end there is no lag to show, rather than one of 0
+                m.lag.labels(*label).set(max(0, ends[p.number] - point))
             m.gap.labels(*label).set(p.waiting)
             oldest = p.offsets.oldest
             m.lag_seconds.labels(*label).set(max(0.0, clock - oldest.timestamp / 1000) if oldest and oldest.timestamp >= 0 else 0)

@@ -61,6 +61,7 @@ def test_lag_is_what_the_broker_says(kafka: str, topics: Any) -> None:
         await t.fill(articles([f"a{i}" for i in range(400)], partitions=2))
         async with Stage(t.settings(max_inflight_records=8), seconds=0.25) as w:
             await w.until(lambda: 30 <= w.value("records_total", outcome="scored") <= 350, 20)
+            await w.until(lambda: w.value("lag_records") > 0, 5)
             before = await lag(t)
             shown = w.value("lag_records")
             after = await lag(t)
