@@ -40,8 +40,9 @@ class Plan:
     depth: I32  # [N] 0 for the first token after the trunk
     end: I32  # [N] end of the node's subtree, exclusive
 
-    read_node: I32  # [R] node whose next-token distribution is read, -1 = the trunk's last token; ascending, distinct
-    read_norm: Bool  # [R] the log-sum-exp over the whole vocabulary is needed (False only where every reader says `residual: false`)
+    # a node that is asked with and without `residual: false` is two reads: whichever a prompt has, its neighbours never change it
+    read_node: I32  # [R] node whose next-token distribution is read, -1 = the trunk's last token; ascending
+    read_norm: Bool  # [R] the log-sum-exp over the whole vocabulary is needed; False before True at the same node
     read_end: Bool  # [R] the mass of tokens that start with a letter or digit is needed (`ends`)
 
     cand_ptr: I32  # [R+1] candidates of read r are cand_ptr[r] .. cand_ptr[r+1]-1

@@ -22,7 +22,7 @@ def plan_fault(plan: Plan) -> str | None:
         "token": (plan.token >= 0).all(),
         "parent": (plan.parent >= -1).all() and (plan.parent < at).all(),
         "end": (plan.end > at).all() and (plan.end <= n).all(),
-        "read_node": (plan.read_node >= -1).all() and (plan.read_node < n).all() and (np.diff(plan.read_node) > 0).all(),
+        "read_node": (plan.read_node >= -1).all() and (plan.read_node < n).all() and _ascending(plan),
         "cand_ptr": _pointers(plan.cand_ptr, c, 0),
         "cand_token": (plan.cand_token >= 0).all(),
         "step_ptr": _pointers(plan.step_ptr, len(plan.step_cand), 1),
@@ -45,9 +45,16 @@ def plan_fault(plan: Plan) -> str | None:
     inside[plan.cand_ptr[:-1][plan.cand_ptr[:-1] < c]] = False  # the first candidate of each read
     if (inside[1:] & (np.diff(plan.cand_token) <= 0)).any():
         return "cand_token is not ascending within a read"
+    of_cand = np.repeat(plan.read_norm, np.diff(plan.cand_ptr))
+    if not np.array_equal(of_cand[plan.step_cand], np.repeat(plan.prompt_norm[plan.option_prompt[plan.variant_option]], np.diff(plan.step_ptr))):
+        return "read_norm is not what the prompts ask for"
     if (plan.variant_end >= 0).any() and not plan.read_end[plan.variant_end[plan.variant_end >= 0]].all():
         return "variant_end names a read without read_end"
     return None
+
+
+def _ascending(plan: Plan) -> bool:
+    return bool((np.diff(2 * plan.read_node.astype(np.int64) + plan.read_norm) > 0).all())
 
 
 def _pointers(pointer: NDArray[np.int32], last: int, least: int) -> bool:

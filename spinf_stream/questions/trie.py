@@ -115,22 +115,23 @@ def reads(
     """Gather what variants ask of nodes into the reads and candidates of a plan.
 
     trie [4, N] = token, parent, depth, end. step_node, step_token [S]; steps, end_node [V] (-2 = none); norm [Q].
+    A *place* is 2 * node + 1 with the normaliser, 2 * node without: a node asked both ways is two reads.
     """
-    key, step_cand = np.unique(step_node.astype(np.int64) << 32 | step_token, return_inverse=True)
-    cand_node = (key >> 32).astype(np.int32)
-    has_end = end_node > -2
-    read_node = np.unique(np.concatenate([cand_node, end_node[has_end]]))
-    cand_ptr = np.searchsorted(cand_node, np.append(read_node, np.iinfo(np.int32).max)).astype(np.int32)
-    variant_end = np.where(has_end, np.searchsorted(read_node, end_node), -1).astype(np.int32)
-    step_ptr = np.concatenate([np.zeros(1, np.int32), np.cumsum(steps, dtype=np.int32)])
     step_norm = np.repeat(norm[option_prompt[variant_option]], steps)
-    read_end = np.zeros(len(read_node), np.bool_)
+    step_place = 2 * step_node.astype(np.int64) + step_norm
+    end_place = 2 * end_node.astype(np.int64) + 1
+    key, step_cand = np.unique(step_place << 32 | step_token, return_inverse=True)
+    cand_place = key >> 32
+    has_end = end_node > -2
+    read_place = np.unique(np.concatenate([cand_place, end_place[has_end]]))
+    cand_ptr = np.searchsorted(cand_place, np.append(read_place, np.iinfo(np.int64).max)).astype(np.int32)
+    variant_end = np.where(has_end, np.searchsorted(read_place, end_place), -1).astype(np.int32)
+    step_ptr = np.concatenate([np.zeros(1, np.int32), np.cumsum(steps, dtype=np.int32)])
+    read_end = np.zeros(len(read_place), np.bool_)
     read_end[variant_end[has_end]] = True
-    read_norm = read_end.copy()
-    read_norm[np.searchsorted(read_node, step_node[step_norm])] = True
     return Plan(
         token=trie[0], parent=trie[1], depth=trie[2], end=trie[3],
-        read_node=read_node, read_norm=read_norm, read_end=read_end,
+        read_node=(read_place >> 1).astype(np.int32), read_norm=(read_place & 1).astype(np.bool_), read_end=read_end,
         cand_ptr=cand_ptr, cand_token=(key & 0xFFFFFFFF).astype(np.int32),
         step_ptr=step_ptr, step_cand=step_cand.astype(np.int32),
         variant_end=variant_end, variant_option=variant_option,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from questions_bpe import ENCODER, WORDS, compiled, encoder, path, problems, texts
 
@@ -88,13 +89,19 @@ def test_without_ends_an_option_that_begins_another_is_pointed_out() -> None:
     assert "options[0]" in w.message and "options[9]" in w.message
 
 
-def test_candidates_alone_read_no_normaliser_unless_somebody_else_does() -> None:
+def test_candidates_alone_read_no_normaliser_whoever_else_reads_there() -> None:
+    """Log-probabilities and bare logits round differently: a sibling must not turn one into the other."""
     alone = compiled(query(residual=False))
     assert not alone.plan.read_norm.any() and not alone.plan.prompt_norm.any()
-    both = compiled(query(residual=False), query(id="b", options=[" oil"]))
-    assert both.plan.reads == 1 and both.plan.read_norm.all()
-    assert both.plan.prompt_norm.tolist() == [False, True]
-    assert both.subset([0]).read_norm.tolist() == [False] and both.subset([1]).read_norm.tolist() == [True]
+    both = compiled(query(residual=False), query(id="b", options=[" oil", " yes"]))
+    assert both.plan.nodes == alone.plan.nodes
+    assert both.plan.read_node.tolist() == [*alone.plan.read_node.tolist() * 2]
+    assert both.plan.read_norm.tolist() == [False, True] and both.plan.prompt_norm.tolist() == [False, True]
+    for name in ("read_node", "read_norm", "cand_token", "step_cand"):
+        assert np.array_equal(getattr(both.subset([0]), name), getattr(alone.plan, name))
+    assert both.subset([1]).read_norm.tolist() == [True]
+    ended = compiled(query(residual=False), query(id="b", options=[" yes"], case_insensitive=False, ends=True)).plan
+    assert ended.read_norm.tolist() == [False, True, True] and ended.read_end.tolist() == [False, False, True]
 
 
 CROSSING = encoder(("q Y", "x y", *WORDS))  # "q" takes the space that follows it, so does "x"
