@@ -56,12 +56,10 @@ def tokenise(encoder: Encoder, content: str, around: tuple[str, str], limit: int
     if len(ids) <= limit:
         return Cut([*encoder.bos, *ids], text[-64:], False, content)
     if not before and not after:
-        ids = ids[:limit]
-        read = encoder.decode(ids)
-        while not content.startswith(read):  # its last token may be half a character
-            read = read[:-1]
-        return Cut([*encoder.bos, *ids], encoder.decode(ids[-32:])[-64:], True, read)
-    low, high = 0, len(content)  # the longest head of the content that fits, by bisection over characters
+        read = content[: encoder.reach(text, ids, limit)]
+        return Cut([*encoder.bos, *ids[:limit]], read[-64:], True, read)
+    # the longest head of the content that fits, by bisection over characters; the text after it may merge with a few
+    low, high = 0, min(len(content), max(0, encoder.reach(text, ids, limit) - len(before)) + 64)
     while low < high:
         mid = (low + high + 1) // 2
         if len(encoder.encode(before + content[:mid] + after)) <= limit:

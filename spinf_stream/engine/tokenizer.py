@@ -67,6 +67,20 @@ class Encoder:
         """As `encode` for each text, in the library's own threads."""
         return [e.ids for e in self._tok.encode_batch_fast(list(texts), add_special_tokens=False)]
 
+    def reach(self, text: str, ids: Sequence[int], count: int) -> int:
+        """How many characters of `text` the first `count` of its `ids` stand for, without one that is cut in two.
+
+        Offsets cost as much again as the ids, so they are taken from a head of the text that has the same ids.
+        """
+        size = 8 * count
+        while True:
+            head = self._tok.encode_batch([text[:size]], add_special_tokens=False)[0]
+            if size >= len(text) or head.ids[: count + 1] == list(ids[: count + 1]):
+                break
+            size *= 8
+        offsets = [*head.offsets, (len(text), len(text))]
+        return min(offsets[count - 1][1], offsets[count][0])  # both tokens of a character cut in two lie over all of it
+
     def decode(self, ids: Sequence[int]) -> str:
         return self._tok.decode(list(ids), skip_special_tokens=False)
 
