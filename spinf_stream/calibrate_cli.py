@@ -23,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", metavar="DATA", help="JSONL rows with id, text and a label")
     parser.add_argument("--label", metavar="FIELD", default="label", help="the label's field (default label)")
     parser.add_argument(
-        "--map", action="append", default=[], metavar="LABEL=CATEGORY,...", help="what a label means; LABEL= for none of the categories"
+        "--map", action="append", default=[], metavar="LABEL=CATEGORY,...", help="what a label means; LABEL= for none of the categories, CATEGORY? where it says nothing"
     )  # fmt: skip
     parser.add_argument("--unlabelled", metavar="FILE", help="JSONL rows of normal traffic, for mean, sd, mu and quantiles")
     parser.add_argument("--test", metavar="FILE", help="labelled rows to report on; without it a part of DATA is held out")
@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
         report = calibrate(
             pack, rows, scores, mapping, target, test_rows=test, normal_rows=normal, context=args.context,
             share=args.hold_out, seed=args.seed, version=args.pack_version, allow_unlabelled=args.allow_unlabelled,
+            data_name=" and ".join(Path(f).name for f in (args.data, args.test) if f) + f", labels of {args.label!r}",
         )  # fmt: skip
     except PackError as e:
         raise UsageError(f"{e.where}:" + "".join(f"\n  {p}" for p in e.problems), 1) from None

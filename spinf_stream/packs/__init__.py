@@ -16,8 +16,9 @@ The format is the peer's (spinf-serve 0.1.1), evaluated bit for bit as it does. 
 - `digest` in the file seals it: sha256 over everything else, in the file's order. A sealed file that was edited is refused.
 - Queries may say `ends`, `residual`, `case_insensitive`, and extraction queries ({n}, {$}, {*}, also <n>, <$>, <*>) may stand
   among them; reads cannot read those.
-- `calibration`, written by `spinf-stream calibrate`, says in which context and on how much data the constants were fitted;
-  asked in another context the pack warns. A category with `"fitted": false` had no labels: its score ranks, and decides nothing.
+- `calibration`, written by `spinf-stream calibrate`, says in which context, when and on which data the constants were fitted, and
+  the figures on the rows held out; asked in another context the pack warns. A category with `"fitted": false` had no labels: its
+  score ranks, and decides nothing, and its entry in the output says `"fitted": false` too.
 
 A pack asks in its own words around the content (a context) and with its own case rule, so packs never change each other's
 questions, nor those of a question file.

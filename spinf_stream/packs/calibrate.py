@@ -39,6 +39,7 @@ class Scores(NamedTuple):
     model: str
     fingerprints: set[str]
     bad: int  # lines that could not be used
+    day: str | None  # of the latest record
 
 
 class CategoryReport(NamedTuple):
@@ -89,7 +90,7 @@ def read_scores(lines: Iterable[bytes], pack: Pack, context: str | None = None) 
     models: set[str] = set()
     fingerprints: set[str] = set()
     bad = 0
-    first = ""
+    first = day = ""
     for line in lines:
         try:
             record = decode_record(line)
@@ -102,11 +103,12 @@ def read_scores(lines: Iterable[bytes], pack: Pack, context: str | None = None) 
         by_id[record["id"]] = (found[0].p, found[0].logprob)
         models.add(str(record.get("model")))
         fingerprints.add(str(record.get("system_fingerprint")))
+        day = max(day, str(record.get("scored_at") or "")[:10])
     if not by_id:
         raise StoredError(f"no record answers {pack.label} in the context {name!r}" + (f" (first bad line: it {first})" if first else ""))
     if len(models) > 1:
         raise StoredError(f"the scores come from {len(models)} models ({', '.join(sorted(models))}): calibrate on one")
-    return Scores(by_id, models.pop(), fingerprints, bad)
+    return Scores(by_id, models.pop(), fingerprints, bad, day or None)
 
 
 def join(rows: list[Row], scores: Scores, *, copies: bool = False) -> tuple[Answered, int]:
@@ -128,9 +130,9 @@ def join(rows: list[Row], scores: Scores, *, copies: bool = False) -> tuple[Answ
 def calibrate(
     pack: Pack, rows: list[Row], scores: Scores, mapping: Mapping[str, tuple[str, ...]], target: Target, *,
     test_rows: list[Row] | None = None, normal_rows: list[Row] | None = None, context: str | None = None,
-    share: float = 0.25, seed: int = 0, version: str | None = None, allow_unlabelled: bool = False,
+    share: float = 0.25, seed: int = 0, version: str | None = None, allow_unlabelled: bool = False, data_name: str = "",
 ) -> Report:  # fmt: skip
-    """Fit on a part, report on the rest (or on `test_rows`). Raises LabelError."""
+    """Fit on a part, report on the rest (or on `test_rows`). `data_name` tells the pack's readers what it was. Raises LabelError."""
     warnings: list[str] = []
     data, missing = join([r for r in rows if r.labels is not None], scores)
     for n, what in ((missing, "labelled rows have no scores and are left out"), (scores.bad, "lines of the scores could not be used")):
@@ -167,11 +169,12 @@ def calibrate(
     as_read = [plain.answers(d.p, d.logprob) for d in (normal, fit, test)]
     fitted = fit_constants(pack, scores.model, as_read[0], as_read[1], y_fit, target, allow_unlabelled=allow_unlabelled)
     doc = _stamped(fitted.pack.doc, version)
-    doc["calibration"] = {
-        "context": plain.context, "system_fingerprint": sorted(scores.fingerprints), "fitted_on": len(fit.rows), "tested_on": len(test.rows),
-        "normal": 0 if normal_is_fit else len(normal.rows), "target": target.kind if target.kind == "f1" else f"{target.kind}={target.value:g}",
+    noted: dict[str, Any] = {
+        "context": plain.context, "system_fingerprint": sorted(scores.fingerprints), "scored_on": scores.day, "data": data_name, "split": split,
+        "fitted_on": len(fit.rows), "tested_on": len(test.rows), "normal": 0 if normal_is_fit else len(normal.rows),
+        "target": target.kind if target.kind == "f1" else f"{target.kind}={target.value:g}",
     }  # fmt: skip
-    new = from_doc(doc)
+    new = from_doc({**doc, "calibration": noted})
     before = plain.figures(as_read[2]).scores if pack.calibrated else plain.raw(as_read[2])
     after = Evaluator(new, context).figures(as_read[2]).scores
     categories = []
@@ -189,9 +192,11 @@ def calibrate(
             binary(before[known, c], y, old_t), binary(after[known, c], y, t),
             bins(before[known, c], y), bins(after[known, c], y), after[known, c][y], after[known, c][~y],
         ))  # fmt: skip
+    choice = _top(list(new.categories), y_test, before, after)
+    new = from_doc({**doc, "calibration": {**noted, "held_out": _held_out(categories, choice)}})
     return Report(
         new, pack, plain.context, scores.model, sorted(scores.fingerprints), target, len(fit.rows), len(test.rows), len(normal.rows),
-        normal_is_fit, split, warnings + fitted.warnings, categories, _top(list(new.categories), y_test, before, after),
+        normal_is_fit, split, warnings + fitted.warnings, categories, choice,
     )  # fmt: skip
 
 
@@ -203,6 +208,23 @@ def _top(names: list[str], y: F64, before: F64, after: F64) -> TopReport | None:
         return None
     one, two = top(before[:, labelled], truth), top(after[:, labelled], truth)
     return TopReport([names[c] for c in labelled], one, two, paired_bootstrap(one.losses, two.losses))
+
+
+def _held_out(categories: list[CategoryReport], choice: TopReport | None) -> dict[str, Any]:
+    """The figures that travel with the pack, so that nobody sets a threshold on a category without seeing how good it is."""
+
+    def rounded(x: float) -> float | None:
+        return None if math.isnan(x) else round(x, 4)
+
+    out: dict[str, Any] = {
+        c.name: {"yes": c.yes, "no": c.no} | {k: rounded(getattr(c.after, k)) for k in ("auc", "precision", "recall", "brier", "log_loss", "ece")}
+        for c in categories
+    }  # fmt: skip
+    if choice is None:
+        return {"categories": out}
+    t = choice.after
+    accuracy = [rounded(x) for x in t.accuracy]
+    return {"choice": {"accuracy": accuracy, "log_loss": rounded(t.log_loss), "ece": rounded(t.ece)}, "categories": out}
 
 
 def _stamped(doc: dict[str, Any], version: str | None) -> dict[str, Any]:

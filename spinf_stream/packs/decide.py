@@ -82,7 +82,7 @@ def sigmoid(x: float) -> float:
 
 
 class Judged(NamedTuple):
-    categories: dict[str, dict[str, Any]]  # {score, percentile, flagged}, rounded
+    categories: dict[str, dict[str, Any]]  # {score, percentile, flagged}, rounded; `fitted: false` where no labels were
     decision: dict[str, Any]
 
 
@@ -101,9 +101,16 @@ def judge(pack: Pack, scores: list[float], macros: list[float], z: list[float], 
             flagged[name] = False
     deciding = [n for n, spec in pack.categories.items() if thresholds[n] is not None and spec.decides]
     return Judged(
-        {n: {"score": round(score[n], DIGITS), "percentile": percentile(pack, n, score[n]), "flagged": flagged[n]} for n in pack.categories},
+        {n: _category(pack, n, score[n], flagged[n]) for n in pack.categories},
         _decision(pack, change, score, flagged, deciding, macros, z),
     )
+
+
+def _category(pack: Pack, name: str, score: float, flagged: bool | None) -> dict[str, Any]:
+    out: dict[str, Any] = {"score": round(score, DIGITS), "percentile": percentile(pack, name, score), "flagged": flagged}
+    if not pack.categories[name].fitted:
+        out["fitted"] = False  # the score ranks articles and is no probability
+    return out
 
 
 def percentile(pack: Pack, category: str, score: float) -> float | None:

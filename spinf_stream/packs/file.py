@@ -64,6 +64,7 @@ class Category(msgspec.Struct, frozen=True):
     normal_quantiles: Quantiles | None = None
     requires: tuple[str, ...] = ()
     decides: bool = True
+    fitted: bool = True  # false: calibrated without labels of its own
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from spinf_stream.questions.plan import F64, Bool
 _WORD = re.compile(r"\w+")
 SHINGLE = 5
 NEAR = 0.5
+SILENT = "?"  # after a category's name in a mapping
 
 
 class LabelError(ValueError):
@@ -82,11 +83,12 @@ def label_matrix(rows: list[Row], categories: Collection[str], mapping: Mapping[
     """[rows, categories]: 1 yes, 0 no, NaN nothing said. `mapping`: label -> categories, () = none of them.
 
     A word label says yes to its categories and no to every other category that some label of the data can say yes to;
-    about the rest it says nothing. Raises LabelError for a label that is neither a category nor mapped.
+    about the rest it says nothing, nor about a category that it is mapped to with a question mark: a text labelled "hate"
+    may hold swear words or none (`hate=hate,profanity?`). Raises LabelError for a label that is neither a category nor mapped.
     """
     at = {name: i for i, name in enumerate(categories)}
     for names in mapping.values():
-        for n in names:
+        for n in map(_bare, names):
             if n not in at:
                 raise LabelError(f"--map: the pack has no category {n!r}; it has {', '.join(at)}")
     words: set[str] = set()
@@ -99,19 +101,23 @@ def label_matrix(rows: list[Row], categories: Collection[str], mapping: Mapping[
     if unknown:
         shown = ", ".join(repr(w[:40]) for w in unknown[:5]) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
         raise LabelError(f"labels that are no category: {shown}; say what they mean with --map LABEL=CATEGORY, or --map LABEL= for none")
-    spoken = sorted({at[c] for w in words for c in mapping.get(w, (w,))})
+    spoken = sorted({at[c] for w in words for c in mapping.get(w, (w,)) if c == _bare(c)})
     out = np.full((len(rows), len(at)), np.nan)
     for i, row in enumerate(rows):
         if isinstance(row.labels, tuple):
             out[i, spoken] = 0.0
-            for w in row.labels:
-                for c in mapping.get(w, (w,)):
-                    out[i, at[c]] = 1.0
+            said = [c for w in row.labels for c in mapping.get(w, (w,))]
+            for c in sorted(said, key=lambda c: c == _bare(c)):  # a yes of another label outweighs a silence
+                out[i, at[_bare(c)]] = 1.0 if c == _bare(c) else np.nan
         elif row.labels:
             for c, value in row.labels.items():
                 if value is not None:
                     out[i, at[c]] = float(value)
     return out
+
+
+def _bare(name: str) -> str:
+    return name.removesuffix(SILENT)
 
 
 def held_out(rows: list[Row], share: float, seed: int = 0) -> Bool:

@@ -28,7 +28,9 @@ def show_lines(pack: Pack, questions: bool = False) -> list[str]:
             parts.append(f"platt {c.platt[0]:.4g}, {c.platt[1]:.4g}")
         if c.requires:
             parts.append("needs " + ", ".join(c.requires))
-        if not c.decides:
+        if not c.fitted:
+            parts.append("not calibrated for want of labels: it ranks and does not decide")
+        elif not c.decides:
             parts.append("does not decide")
         out.append(f"category {name}" + (f" ({c.label})" if c.label and c.label != name else "") + ": " + "; ".join(parts))
     if pack.decision:

@@ -69,7 +69,8 @@ def record(pack: Pack, name: str, logits: dict[tuple[str, Any], list[float]]) ->
             options = [{"text": t, "logprob": v - 0.2, "p": math.exp(v), "floor_p": None} for t, v in zip(q["options"], lp.tolist())]
             found.append({"values": values, "options": options, "residual": 0.2, "floor_residual": None})
         scores.append({"id": q["id"], "combinations": found, "pack": pack.id, "context": "plain"})
-    return {"id": name, "outcome": "scored", "model": "toy", "system_fingerprint": "fp_1", "scores": scores, "packs": []}
+    return {"id": name, "outcome": "scored", "model": "toy", "system_fingerprint": "fp_1", "scores": scores, "packs": [],
+            "scored_at": "2026-02-03T04:05:06.000Z"}  # fmt: skip
 
 
 def encoded(items: list[dict[str, Any]]) -> list[bytes]:
@@ -220,6 +221,8 @@ def test_labels() -> None:
     nan = math.nan
     expected = [[1, 0, nan], [1, 1, nan], [0, 0, nan], [nan, 0, nan], [nan] * 3, [0, 0, nan]]
     assert np.array_equal(y, np.array(expected), equal_nan=True)  # coal is never said yes to: silence, not no
+    said = label_matrix(rows, SECTIONS, {"neither": (), "gas": ("gas", "coal?"), "oil": ("coal", "oil?")})
+    assert np.array_equal(said[:3], np.array([[nan, 0, 1], [nan, 1, 1], [nan, 0, 0]]), equal_nan=True)  # a yes outweighs a silence
     with pytest.raises(LabelError, match="'neither'"):
         label_matrix(rows, SECTIONS, {})
     with pytest.raises(LabelError, match="no category 'peat'"):
@@ -270,6 +273,10 @@ def test_the_command(made: Any, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["packs", "evaluate", str(out / "pack.json"), str(scores), "--out", str(again)]) == 0
     entry = json.loads(again.read_text().splitlines()[0])["packs"][0]
     assert new.doc["calibration"]["context"] == "plain" and "warning" not in entry
+    noted = new.doc["calibration"]
+    assert noted["data"] == "d.jsonl, labels of 'label'" and noted["scored_on"] == "2026-02-03"
+    held_out = {c["name"]: c["after"]["auc"] for c in numbers["categories"]}
+    assert {k: v["auc"] for k, v in noted["held_out"]["categories"].items()} == pytest.approx(held_out, abs=1e-4)
     assert entry["calibrated"] is True and set(entry["categories"]) == {*SECTIONS, "energy"}
 
     capsys.readouterr()
