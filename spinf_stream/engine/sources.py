@@ -1,7 +1,7 @@
 """From a model's name to where it comes from: "demo", a folder, a .gguf file, or hub-id@revision.
 
-Resolving is cheap (no hashing of gigabytes, no network, no heavy import): its result names the converted folder in
-the cache. A local file that changes in size or time is another source and is converted again.
+Resolving is cheap (no hashing of gigabytes, no network): its result names the converted folder in the cache. A local
+file that changes in size, times, inode or a sample of its pages is another source and is converted again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from os import stat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,8 +55,17 @@ def _source(name: str, identity: str, origin: str, open_: Callable[[Path], Check
 
 
 def _stamp(*files: Path) -> str:
-    stats = [(str(p.resolve()), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
-    return json.dumps(stats)
+    """What tells a file from another that took its place: cp and rsync keep size and time, an edit in place the inode."""
+    from spinf_stream.engine import safefile
+
+    out = []
+    for path in files:
+        try:
+            s = stat(path)
+            out.append((str(path.resolve()), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, safefile.sample(path)))
+        except OSError as e:
+            raise ModelError(f"{path}: {e.strerror}") from None
+    return json.dumps(out)
 
 
 def _open_gguf(path: Path) -> Checkpoint:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from safetensors import safe_open
 from tiny import make_tiny
 
 from spinf_stream.engine import cache as cache_module
+from spinf_stream.engine import sources
 from spinf_stream.engine.cache import cached, fetch, verify
 from spinf_stream.engine.models import ModelError
 from spinf_stream.engine.reference import logprobs
@@ -77,6 +79,51 @@ def test_a_changed_folder_is_another_model(model: Path, cache: Path) -> None:
     assert before.digest != after.digest and len(cached(cache)) == 2
     ids = [2, 10, 20, 30]  # and what was mapped before still holds
     assert not torch.equal(logprobs(before, ids), logprobs(after, ids))
+
+
+def test_a_swap_of_equal_size_and_time_is_another_model(model: Path, cache: Path, tmp_path: Path) -> None:
+    weights = model / "model.safetensors"
+    was = weights.stat()
+    before = fetch(str(model), cache)
+    assert fetch(str(model), cache).folder == before.folder
+    swapped = make_tiny(tmp_path / "other", seed=7) / "model.safetensors"
+    weights.write_bytes(swapped.read_bytes())  # the same file to the file system, as cp and rsync --inplace -t leave it
+    os.utime(weights, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert (weights.stat().st_size, weights.stat().st_mtime_ns) == (was.st_size, was.st_mtime_ns)
+    after = fetch(str(model), cache)
+    assert after.digest != before.digest and after.folder != before.folder
+
+
+def test_each_sign_of_a_swap_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(bytes(1000))
+    label, stat = sources.find(str(path)).label, path.stat()
+
+    class Faked(NamedTuple):
+        st_size: int = stat.st_size
+        st_mtime_ns: int = stat.st_mtime_ns
+        st_ctime_ns: int = stat.st_ctime_ns
+        st_ino: int = stat.st_ino
+
+    def seen(fake: Faked) -> str:
+        with monkeypatch.context() as m:
+            m.setattr(sources, "stat", lambda p: fake)
+            return sources.find(str(path)).label
+
+    assert seen(Faked()) == label
+    others = {seen(Faked(**{name: 7})) for name in Faked._fields}
+    path.write_bytes(b"\x01" * 1000)
+    others.add(seen(Faked()))  # nothing but the bytes
+    assert len(others) == 5 and label not in others
+
+
+def test_a_model_of_any_size_is_named_by_a_few_pages(tmp_path: Path) -> None:
+    path = tmp_path / "large.gguf"
+    with path.open("wb") as f:
+        f.truncate(1 << 36)  # sparse: only reading all of it would take long
+    began = time.monotonic()
+    sources.find(str(path))
+    assert time.monotonic() - began < 1
 
 
 def damage_truncate(folder: Path) -> None:
