@@ -147,6 +147,7 @@ def check_categories(check: Checker, raw: Any, reads: Reads | None, draft: bool,
             continue
         check.text(spec, "label", at)
         check.flag(spec, "decides", at)
+        check.flag(spec, "fitted", at)
         if spec.get("platt") is not None:
             pair = check.items(spec["platt"], step(at, "platt"))
             if pair is not None and len(pair) != 2:

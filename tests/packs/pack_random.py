@@ -256,7 +256,7 @@ def wrong_in_category(rng: random.Random, doc: dict[str, Any]) -> str:
     key, value = rng.choice([
         ("platt", [1]), ("platt", "x"), ("platt", [1, None]), ("threshold", 1.5), ("threshold", "x"), ("requires", ["none such"]),
         ("requires", 4), ("normal_quantiles", {"levels": [0, 1], "values": [1, 0]}), ("normal_quantiles", []), ("aggregate", "sum"),
-        ("decides", "yes"),
+        ("decides", "yes"), ("fitted", 0),
     ])  # fmt: skip
     spec[key] = value
     return f"{at}.{key}"
