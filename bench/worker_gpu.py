@@ -18,6 +18,7 @@ import re
 import sys
 import tempfile
 import time
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from spinf_stream import demo_broker, score_cli
 from spinf_stream.config import Settings
 from spinf_stream.engine.open import open_scorer
 from spinf_stream.engine.runner import Runner
+from spinf_stream.files import Line
 from spinf_stream.metrics import Metrics
 from spinf_stream.records import Article, encode
 from spinf_stream.stream import topics
@@ -156,7 +158,7 @@ def stages(page: str) -> dict[str, float]:
 async def compare(scorer: Any, lines: list[bytes], records: dict[str, bytes]) -> int:
     """Articles whose scores are other bits than those of `score FILE`."""
     out = io.BytesIO()
-    await score_cli._score(iter(lines), 0, scorer, out, "articles.jsonl", quiet=True)
+    await score_cli._score(starmap(Line, enumerate(lines, 1)), 0, scorer, out, "articles.jsonl", quiet=True)
     mine = {r["id"]: r["scores"] for r in map(json.loads, out.getvalue().splitlines())}
     return sum(json.loads(records[k])["scores"] != v for k, v in mine.items())
 

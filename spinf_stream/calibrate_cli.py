@@ -86,7 +86,7 @@ def _rows(name: str, field: str | None) -> list[Any]:
     from spinf_stream.files import lines
     from spinf_stream.packs.labels import read_rows
 
-    with lines(name) as records:
+    with lines(name, blank=True) as records:
         return read_rows(records, field, name)
 
 

@@ -11,11 +11,12 @@ import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Iterator
-from typing import IO, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from spinf_stream.config import Settings
 from spinf_stream.errors import UsageError
+from spinf_stream.files import Line, source
 from spinf_stream.records import Refused, decode_article
 from spinf_stream.settings_cli import KAFKA, add_settings, loaded
 from spinf_stream.stream.flow import Outgoing
@@ -44,10 +45,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--rate must be more than 0")
     settings = loaded(args).settings
     try:
-        with sys.stdin.buffer if args.file == "-" else open(args.file, "rb") as lines:
+        with source(args.file) as (lines, _):
             sent = asyncio.run(_produce(settings, lines, args))
-    except OSError as e:
-        raise UsageError(f"{args.file}: {e.strerror or e}") from None
     except Away as e:
         raise UsageError(str(e), 3) from None
     except PublishFailed as e:
@@ -55,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if sent.refused else 0
 
 
-async def _produce(s: Settings, lines: IO[bytes], args: argparse.Namespace) -> Sent:
+async def _produce(s: Settings, lines: Iterator[Line], args: argparse.Namespace) -> Sent:
     from spinf_stream.stream.kafka import Away, Producer, topic_facts
 
     facts = (await topic_facts(s, [s.input_topic])).get(s.input_topic)
@@ -85,12 +84,9 @@ async def _produce(s: Settings, lines: IO[bytes], args: argparse.Namespace) -> S
     return total
 
 
-def _records(topic: str, lines: IO[bytes], unchecked: bool) -> Iterator[Outgoing | str]:
+def _records(topic: str, lines: Iterable[Line], unchecked: bool) -> Iterator[Outgoing | str]:
     """What to send, or for a line that the worker would refuse, why."""
-    for number, line in enumerate(lines, 1):
-        value = line.rstrip(b"\r\n")
-        if not value.strip():
-            continue
+    for number, value in lines:
         try:
             id_ = decode_article(value).id
         except Refused as e:

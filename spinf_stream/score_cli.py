@@ -10,7 +10,8 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterator
+from codecs import BOM_UTF8
+from collections.abc import Iterable
 from typing import IO, NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ import msgspec
 from spinf_stream.engine.runner import Runner
 from spinf_stream.engine.scorer import Prepared, Scorer, record
 from spinf_stream.engine.seam import EngineFatal, NonFinite
-from spinf_stream.files import sink, source
+from spinf_stream.files import Line, sink, source
 from spinf_stream.records import Answer, Article, Origin, Reason, Refused, decode_article, encode
 from spinf_stream.settings_cli import MODEL, QUESTIONS, add_settings, loaded
 
@@ -55,11 +56,11 @@ class DeadLine(msgspec.Struct, frozen=True, kw_only=True):
     line: int
 
 
-async def _score(lines: Iterator[bytes], size: int, scorer: Scorer, out: IO[bytes], name: str, *, quiet: bool) -> Total:
+async def _score(lines: Iterable[Line], size: int, scorer: Scorer, out: IO[bytes], name: str, *, quiet: bool) -> Total:
     runner = Runner(scorer.engine)
     began = time.monotonic()
     read = scored = dead = tokens = 0
-    running: list[asyncio.Task[list[Line]]] = []
+    running: list[asyncio.Task[list[Out]]] = []
 
     async def drain(keep: int) -> None:
         nonlocal scored, dead
@@ -75,7 +76,7 @@ async def _score(lines: Iterator[bytes], size: int, scorer: Scorer, out: IO[byte
     window: list[_Line] = []
     cost = 0
     for n, raw in enumerate(lines):
-        read += len(raw)
+        read += len(raw.value)
         line = await asyncio.to_thread(_prepare, scorer, raw, n)
         if not isinstance(line, DeadLine):
             tokens += line.prepared.cost
@@ -101,7 +102,8 @@ async def _score(lines: Iterator[bytes], size: int, scorer: Scorer, out: IO[byte
 
 
 class Scorable(NamedTuple):
-    number: int
+    line: int  # in the file
+    offset: int  # among its records
     article: Article
     prepared: Prepared
 
@@ -109,30 +111,42 @@ class Scorable(NamedTuple):
 _Line = Scorable | DeadLine
 
 
-def _prepare(scorer: Scorer, raw: bytes, number: int) -> _Line:
-    article = None
+def _prepare(scorer: Scorer, raw: Line, offset: int) -> _Line:
     try:
-        article = decode_article(raw)
-        return Scorable(number, article, scorer.prepare(article))
+        article = decode_article(raw.value)
+        return Scorable(raw.number, offset, article, scorer.prepare(article))
     except Refused as e:
-        return DeadLine(id=article.id if article else None, reason=e.reason, message=e.message, line=number + 1)
+        name = None if e.reason == "too_deep" else _name(raw.value)
+        return DeadLine(id=name, reason=e.reason, message=e.message, line=raw.number)
 
 
-class Line(NamedTuple):
+class _Name(msgspec.Struct):
+    id: str | None = None
+
+
+def _name(value: bytes) -> str | None:
+    """Of a record that may be no article but has an id."""
+    try:
+        return msgspec.json.decode(value.removeprefix(BOM_UTF8), type=_Name).id
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+class Out(NamedTuple):
     """One line of output."""
 
     value: bytes
     dead: bool
 
 
-async def _pass(scorer: Scorer, runner: Runner, window: list[_Line], name: str) -> list[Line]:
+async def _pass(scorer: Scorer, runner: Runner, window: list[_Line], name: str) -> list[Out]:
     items = [line for line in window if isinstance(line, Scorable)]
     answers = iter(await _answers(scorer, runner, items))
-    out: list[Line] = []
+    out: list[Out] = []
     for line in window:
         answer = next(answers) if isinstance(line, Scorable) else line
         said = _scores(scorer, line, answer, name) if isinstance(line, Scorable) and isinstance(answer, Answer) else answer
-        out.append(Line(encode(said), isinstance(said, DeadLine)))
+        out.append(Out(encode(said), isinstance(said, DeadLine)))
     return out
 
 
@@ -150,10 +164,10 @@ async def _answers(scorer: Scorer, runner: Runner, items: list[Scorable]) -> lis
             half = len(items) // 2
             return await _answers(scorer, runner, items[:half]) + await _answers(scorer, runner, items[half:])
         reason: Reason = "nonfinite" if isinstance(e, NonFinite) else "engine_error"
-        return [DeadLine(id=items[0].article.id, reason=reason, message=type(e).__name__, line=items[0].number + 1)]
+        return [DeadLine(id=items[0].article.id, reason=reason, message=type(e).__name__, line=items[0].line)]
 
 
 def _scores(scorer: Scorer, line: Scorable, answer: Answer, name: str) -> msgspec.Struct:
-    origin = Origin(topic="stdin" if name == "-" else os.path.basename(name), partition=0, offset=line.number, timestamp=-1)
-    name = line.article.id if line.article.id is not None else f"{origin.topic}-0-{line.number}"
+    origin = Origin(topic="stdin" if name == "-" else os.path.basename(name), partition=0, offset=line.offset, timestamp=-1)
+    name = line.article.id if line.article.id is not None else f"{origin.topic}-0-{line.offset}"
     return record(scorer, answer, "scored", name, origin, line.article)

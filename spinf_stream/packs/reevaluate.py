@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from spinf_stream.files import lines, sink
+from spinf_stream.files import sink, source
 from spinf_stream.packs.decide import overrides
 from spinf_stream.packs.diff import diff
 from spinf_stream.packs.evaluate import Evaluator
@@ -67,21 +67,21 @@ class Reevaluator:
 
 
 def evaluate_file(
-    pack: Pack, source: str, out: str, call: dict[str, Any], origin: Pack | None, context: str | None, *, quiet: bool = False
+    pack: Pack, name: str, out: str, call: dict[str, Any], origin: Pack | None, context: str | None, *, quiet: bool = False
 ) -> int:
     """Exit code 1 when a line could not be used; the others are written all the same."""
     if origin is not None:
         _same_questions(origin, pack)
     work = Reevaluator(pack, call, context)
     bad = 0
-    with lines(source) as records, sink(out) as to:
-        for n, line in enumerate(records):
+    with source(name) as (records, _), sink(out) as to:
+        for n, line in records:
             try:
                 to.write(msgspec.json.encode(work.record(decode_record(line))) + b"\n")
             except (StoredError, ValueError) as e:
                 bad += 1
                 if bad <= 10:
-                    print(f"line {n + 1}: {e}", file=sys.stderr)
+                    print(f"line {n}: {e}", file=sys.stderr)
     if not quiet:
         print(f"{pack.label}: " + ", ".join(f"{v} {k}" for k, v in work.counts.items()) + (f", {bad} bad lines" if bad else ""), file=sys.stderr)
         for (version, digest), n in work.made_by.items():

@@ -265,12 +265,15 @@ def test_score_file_isolates_a_poisonous_line(settings, tmp_path, monkeypatch):
     monkeypatch.setattr(scorer.engine, "begin", begin)
     lines = [json.dumps({"id": i, "text": t}).encode() for i, t in (("a", "sport"), ("b", "poison"), ("c", "tech"))]
     out = io.BytesIO()
-    total = asyncio.run(score_cli._score(iter([*lines, b"{"]), 0, scorer, out, "f.jsonl", quiet=True))
+    (tmp_path / "f.jsonl").write_bytes(b"\n".join([b"", *lines[:2], b" ", *lines[2:], b"{", b'{"id": "e", "text": " "}', b'{"id": "s"}', b'{"text": "x"}']))
+    with files.source(str(tmp_path / "f.jsonl")) as (read, _):
+        total = asyncio.run(score_cli._score(read, 0, scorer, out, "f.jsonl", quiet=True))
     got = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert [(g.get("id"), g["outcome"], g.get("reason")) for g in got] == [
-        ("a", "scored", None), ("b", "dead", "nonfinite"), ("c", "scored", None), (None, "dead", "not_json"),
+    assert [(g["id"], g["outcome"], g.get("reason"), g.get("line")) for g in got] == [
+        ("a", "scored", None, None), ("b", "dead", "nonfinite", 3), ("c", "scored", None, None), (None, "dead", "not_json", 6),
+        ("e", "dead", "empty", 7), ("s", "dead", "schema", 8), ("f.jsonl-0-6", "scored", None, None),
     ]  # fmt: skip
-    assert total == (2, 2)
+    assert total == (3, 4)
 
 
 def test_output_goes_through_links_and_into_pipes(tmp_path):
