@@ -103,9 +103,13 @@ class Metrics:
         self.dependency_up = g("dependency_up", "1 when it answered the last probe; only those in use have a series", ("dependency",))
         self.drift = g("score_drift_psi", "population-stability index of the latest scores against the pack's calibration traffic", ("pack", "context", "category"))
 
+        self.reloads = c("reloads_total", "SIGHUPs by what came of them", result=("changed", "unchanged", "failed"))
+        self.reload_kept = c("reload_kept_total", "packs and question files that a reload could not load; what was asked before stays")
         self.build = g("build_info", "always 1; says what runs here", ("version", "fingerprint", "questions", "engine", "device"))
 
     def info(self, fingerprint: str, questions: str, engine: str, device: str) -> None:
+        """Of what runs from now on."""
+        self.build.clear()
         self.build.labels(__version__, fingerprint, questions, engine, device).set(1)
 
     def of_partition(self, topic: str, partition: int) -> None:

@@ -135,6 +135,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool
     warnings: list[str]
     scored_at: str
+    questions_digest: str  # of the questions that were asked: a reload may have put others in their place since
 
 
 def now() -> str:

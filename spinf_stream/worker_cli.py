@@ -1,6 +1,7 @@
 """`spinf-stream worker`: read articles from Kafka, write scores to Kafka.
 
---check tests everything that a start needs and exits; --burst stops at the end offsets captured at the start.
+--check tests everything that a start needs and exits; --burst stops at the end offsets captured at the start. SIGHUP reads
+the packs and the question file anew (engine/live.py), SIGTERM drains.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from spinf_stream.engine.open import open_scorer
+    from spinf_stream.engine.live import open_live
     from spinf_stream.engine.runner import Runner
     from spinf_stream.stream.logs import set_up
     from spinf_stream.stream.worker import check, serve
@@ -28,8 +29,8 @@ def run(args: argparse.Namespace) -> int:
     set_up(settings)
     if args.check:
         code = asyncio.run(check(settings))
-        open_scorer(settings)
+        open_live(settings)
         print("model and questions: ready", file=sys.stderr)
         return code
-    scorer = open_scorer(settings, progress=sys.stderr.isatty())
+    scorer = open_live(settings, progress=sys.stderr.isatty())
     return asyncio.run(serve(settings, scorer, Runner(scorer.engine), burst=args.burst))

@@ -61,7 +61,7 @@ class FakeScorer:
         tokens = min(max(1, len(words)), self.limit)
         ids = np.zeros(tokens, np.int32)
         ids[:1] = int(digest[:8], 16) & 0x7FFFFFFF
-        return Prepared(digest, (Tree(ids, 0),), tokens + self.overhead, tokens, len(words) > self.limit, False, ())
+        return Prepared(self.questions_digest, digest, (Tree(ids, 0),), tokens + self.overhead, tokens, len(words) > self.limit, False, ())
 
     def pack(self, items: Sequence[Prepared]) -> PassInput:
         ids = np.concatenate([i.trees[0].ids for i in items])
@@ -77,7 +77,7 @@ class FakeScorer:
         return Answer(
             scores=[QueryScore("q", [CombinationScore({}, options, 0.0, 0.0)])], slots=[], packs=[],
             tokens=Tokens(i.content_tokens, self.overhead, 0, 0), truncated=i.truncated, warnings=[],
-            scored_at="2026-01-01T00:00:00.000Z",
+            scored_at="2026-01-01T00:00:00.000Z", questions_digest=i.questions,
         )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +19,10 @@ from spinf_stream.config import Settings
 from spinf_stream.engine.asks import Ask
 from spinf_stream.engine.executor import Executor
 from spinf_stream.engine.fingerprint import fingerprint
-from spinf_stream.engine.floors import FloorCache, Floors
+from spinf_stream.engine.floors import FloorCache
 from spinf_stream.engine.grow import Grower
 from spinf_stream.engine.packed import PackedEngine
+from spinf_stream.engine.scorer import RunPass
 from spinf_stream.engine.scoring import LEAST, ArticleScorer
 from spinf_stream.engine.seam import PassInput
 from spinf_stream.engine.stack import Stack
@@ -46,25 +47,48 @@ class Model(NamedTuple):
     encoder: Encoder
 
 
+class Ground(NamedTuple):
+    """What stays while questions are exchanged."""
+
+    settings: Settings
+    encoder: Encoder
+    engine: PackedEngine
+    floors: FloorCache
+    fingerprint: str  # 64 hex
+    say: Say
+
+
 def open_scorer(settings: Settings, *, progress: bool = False) -> ArticleScorer:
-    say = speaker(progress)
+    """For a fixed set of questions; live.py is for those that may be exchanged."""
+    return scorer_of(*open_asks(settings, progress=progress))
+
+
+def open_asks(settings: Settings, *, progress: bool = False) -> tuple[Ground, list[Ask]]:
     if not settings.questions and not settings.packs:
         raise UsageError("nothing to ask: set questions (a question file) or packs")
+    ground = open_ground(settings, speaker(progress))
+    packs = open_packs(settings, ground.engine.executor.stack.name)
+    sets: list[tuple[QuestionSet, Active | None]] = [(open_questions(ground), None)] if settings.questions else []
+    sets += [(pack_questions(ground, pack), pack) for pack in packs]
+    run: RunPass = lambda batch: ground.engine.collect(ground.engine.submit(batch))  # noqa: E731
+    return ground, [ask_of(ground, questions, pack, run) for questions, pack in sets]
+
+
+def open_ground(settings: Settings, say: Say) -> Ground:
     model = open_model(settings, say)
     executor = open_executor(settings, model)
     proved(executor, settings, say)
     full = fingerprint(executor, model.encoder.digest)
-    engine = PackedEngine(executor, settings.token_budget)
-    floors = FloorCache(settings.cache() / "floors", full)
-    packs = open_packs(settings, model.stack.name)
-    sets: list[tuple[QuestionSet, Active | None]] = [(open_questions(settings, model.encoder), None)] if settings.questions else []
-    sets += [(pack_questions(pack, settings, model.encoder), pack) for pack in packs]
-    if any(q.slots for q, _ in sets) and not isinstance(executor, Grower):
-        raise UsageError("extraction slots do not run on the fused GPU executor yet: set device = cpu or dtype = float32")
-    asks = [Ask(q, floors_of(q, engine, floors, model.encoder, say), pack) for q, pack in sets]
-    scorer = ArticleScorer(engine, model.encoder, asks, settings, full)
-    if (room := min(scorer.limit(scorer.plan_of((i,))) for i in range(len(asks)))) < min(LEAST, settings.max_content_tokens):
-        raise UsageError(f"token_budget = {engine.first_budget} leaves {room} tokens for the content, at least {LEAST} are needed: raise it by {LEAST - room}")
+    return Ground(settings, model.encoder, PackedEngine(executor, settings.token_budget), FloorCache(settings.cache() / "floors", full), full, say)
+
+
+def scorer_of(ground: Ground, asks: Sequence[Ask]) -> ArticleScorer:
+    """Raises UsageError when the budget leaves no room for an article beside these questions."""
+    scorer = ArticleScorer(ground.engine, ground.encoder, asks, ground.settings, ground.fingerprint)
+    if (room := min(scorer.limit(scorer.plan_of((i,))) for i in range(len(asks)))) < min(LEAST, ground.settings.max_content_tokens):
+        raise UsageError(
+            f"token_budget = {ground.engine.first_budget} leaves {room} tokens for the content, at least {LEAST} are needed: raise it by {LEAST - room}"
+        )
     return scorer
 
 
@@ -115,15 +139,14 @@ def proved(executor: Executor, settings: Settings, say: Say) -> None:
             prove(executor, settings.cache() / "gates", say)
 
 
-def open_questions(settings: Settings, encoder: Encoder) -> QuestionSet:
-    path = Path(settings.questions or "")
+def open_questions(ground: Ground) -> QuestionSet:
+    path = Path(ground.settings.questions or "")
     try:
-        questions = load_file(path, encoder, settings.cache() / "questions")
+        return load_file(path, ground.encoder, ground.settings.cache() / "questions")
     except QuestionError as e:
         raise UsageError(f"{path}: {e}") from None
     except OSError as e:
         raise UsageError(f"{path}: {e.strerror or e}") from None
-    return questions
 
 
 def open_packs(settings: Settings, model: str) -> list[Active]:
@@ -139,25 +162,31 @@ def open_packs(settings: Settings, model: str) -> list[Active]:
     return packs
 
 
-def pack_questions(pack: Active, settings: Settings, encoder: Encoder) -> QuestionSet:
+def pack_questions(ground: Ground, pack: Active) -> QuestionSet:
     parts = [b"pack", pack.pack.digest.encode(), pack.context.encode()]
     try:
-        return cached(settings.cache() / "questions", parts, encoder, lambda: build_body([pack.source()], encoder))
+        return cached(ground.settings.cache() / "questions", parts, ground.encoder, lambda: build_body([pack.source()], ground.encoder))
     except QuestionError as e:
         raise UsageError(f"pack {pack.pack.label}: {e}") from None
 
 
-def floors_of(questions: QuestionSet, engine: PackedEngine, cache: FloorCache, encoder: Encoder, say: Say) -> Floors:
-    """Those that the cache lacks are computed now."""
+def ask_of(ground: Ground, questions: QuestionSet, pack: Active | None, run: RunPass) -> Ask:
+    """With its floors; those that the cache lacks are computed now, in a pass by `run`. Raises UsageError, and what `run` raises."""
+    engine = ground.engine
+    if questions.slots and not isinstance(engine.executor, Grower):
+        raise UsageError("extraction slots do not run on the fused GPU executor yet: set device = cpu or dtype = float32")
 
     def read(plan: Plan) -> tuple[F64, F64]:
-        say(f"floors: {plan.prompts} prompts, {plan.nodes} tokens")
-        bos = np.array(encoder.bos, np.int32)
-        batch = PassInput(bos, np.array([0, len(bos)], np.int64), np.array([engine.register(plan)], np.int32))
-        tree = engine.collect(engine.submit(batch)).trees[0]
+        ground.say(f"floors: {plan.prompts} prompts, {plan.nodes} tokens")
+        bos = np.array(ground.encoder.bos, np.int32)
+        index = engine.register(plan)
+        try:
+            tree = run(PassInput(bos, np.array([0, len(bos)], np.int64), np.array([index], np.int32))).trees[0]
+        finally:
+            engine.forget([index])
         return tree.cand, tree.end
 
-    return cache.floors(questions.plan, questions.floor_keys, questions.floor.tolist(), questions.subset, read)
+    return Ask(questions, ground.floors.floors(questions.plan, questions.floor_keys, questions.floor.tolist(), questions.subset, read), pack)
 
 
 def speaker(progress: bool) -> Say:

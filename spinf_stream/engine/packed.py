@@ -7,6 +7,7 @@ trunk; such trees, and what is left of a pass that was packed over the budget, r
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,8 +41,10 @@ class PackedEngine:
         self.executor = executor
         self.bit_exact = executor.bit_exact
         self.budget = self.first_budget = budget or executor.default_budget  # the first never changes: limits rest on it
-        self.plans: list[Plan] = []
-        self.slots: list[SlotPlan | None] = []  # of each plan
+        self.plans: dict[int, Plan] = {}
+        self.slots: dict[int, SlotPlan | None] = {}  # of each plan
+        self._uses: dict[int, int] = {}  # registered and not yet forgotten
+        self._next = 0
         self.decoder = Decoder(executor) if isinstance(executor, Grower) else None
         self._known: dict[tuple[int, int], int] = {}  # ids of plan and slots -> index; both are kept, so ids stay unique
         self._cut: dict[tuple[int, int], tuple[Chunk, ...]] = {}  # (plan, capacity) -> chunks
@@ -51,11 +54,22 @@ class PackedEngine:
         if slots is not None and self.decoder is None:
             raise ValueError("this executor cannot decode: it has no slots")
         with self._lock:
-            index = self._known.setdefault((id(plan), id(slots)), len(self.plans))
-            if index == len(self.plans):
-                self.plans.append(plan)
-                self.slots.append(slots)
+            index = self._known.setdefault((id(plan), id(slots)), self._next)
+            if index == self._next:
+                self._next += 1
+                self.plans[index], self.slots[index] = plan, slots
+            self._uses[index] = self._uses.get(index, 0) + 1
             return index
+
+    def forget(self, plans: Iterable[int]) -> None:
+        """Once for each `register`, when no pass in flight or to come has the plan: a worker reloads for years."""
+        with self._lock:
+            for index in plans:
+                self._uses[index] -= 1
+                if not self._uses[index]:
+                    del self._known[id(self.plans[index]), id(self.slots[index])], self._uses[index]
+                    del self.plans[index], self.slots[index]
+            self._cut = {key: chunks for key, chunks in self._cut.items() if key[0] in self.plans}
 
     def cost(self, trunk: int, plan: int) -> int:
         """Rows that a tree takes in one pass, trunk and branches."""
@@ -155,11 +169,12 @@ class PackedEngine:
 
     def _chunks(self, plan: int, capacity: int) -> tuple[Chunk, ...]:
         key = (plan, capacity)
-        if key not in self._cut:
+        found = self._cut.get(key)
+        if found is None:
             if len(self._cut) > 256:
                 self._cut.clear()
-            self._cut[key] = forest.chunks(self.plans[plan], capacity)
-        return self._cut[key]
+            found = self._cut[key] = forest.chunks(self.plans[plan], capacity)
+        return found
 
     def _guard(self, call: Any, what: Any) -> Any:
         try:

@@ -7,8 +7,8 @@ prepare, pack and answers run on the CPU, in any thread; only the runner's threa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from spinf_stream.engine.seam import Engine, PassInput, PassOutput
 from spinf_stream.questions.plan import I32
@@ -26,6 +26,7 @@ class Tree(NamedTuple):
 class Prepared(NamedTuple):
     """One article, ready to pack."""
 
+    questions: str  # the questions' digest (64 hex)
     digest: str  # sha256 (hex) over the assembled content, pack parameters and the token limit
     trees: tuple[Tree, ...]  # one a trunk: packs with another context have a trunk of their own
     cost: int  # rows of a pass, all trees
@@ -33,6 +34,12 @@ class Prepared(NamedTuple):
     truncated: bool
     alone: bool  # over the budget with `overlong = "solo"`: runs in a pass of its own
     warnings: tuple[str, ...]
+    by: Scorer | None = None  # where questions can be exchanged: who answers this one, and lives as long as it is in flight
+
+    @property
+    def key(self) -> str:
+        """Equal keys have equal answers under one fingerprint."""
+        return f"{self.questions}:{self.digest}"
 
 
 class Scorer(Protocol):
@@ -44,9 +51,21 @@ class Scorer(Protocol):
     model: str  # for the record's `model`
     fingerprint: str  # fp_ + 16 hex
     fingerprint_full: str  # 64 hex, for Redis keys
-    questions_digest: str  # 64 hex
-    questions: int  # prompts asked of each article
-    questions_by_pack: dict[str, int]  # prompts by pack id, "" = the question file's
+
+    @property
+    def questions_digest(self) -> str:
+        """64 hex."""
+        ...
+
+    @property
+    def questions(self) -> int:
+        """Prompts asked of each article."""
+        ...
+
+    @property
+    def questions_by_pack(self) -> dict[str, int]:
+        """Prompts by pack id; "" is the question file."""
+        ...
 
     def prepare(self, article: Article) -> Prepared:
         """Tokenise and check against the limits. Thread-safe. Raises records.Refused."""
@@ -61,6 +80,23 @@ class Scorer(Protocol):
         ...
 
 
+RunPass = Callable[[PassInput], PassOutput]
+
+
+class Reloaded(NamedTuple):
+    changed: bool
+    kept: list[str]  # one line for each set that could not be loaded, and what was done about it
+
+
+@runtime_checkable
+class Reloadable(Protocol):
+    """A Scorer whose questions can be exchanged while it runs."""
+
+    def reload(self, run: RunPass) -> Reloaded:
+        """In any thread; `run` runs a pass beside those in flight, for floors. Raises what `run` raises."""
+        ...
+
+
 def record(scorer: Scorer, answer: Answer, outcome: Outcome, id: str, origin: Origin, article: Article) -> Scores:
     """The output record of an article, from its answer (fresh, or cached under the same content)."""
     return Scores(
@@ -69,7 +105,7 @@ def record(scorer: Scorer, answer: Answer, outcome: Outcome, id: str, origin: Or
         system_fingerprint=scorer.fingerprint,
         bit_exact=scorer.engine.bit_exact,
         model=scorer.model,
-        questions_digest=scorer.questions_digest,
+        questions_digest=answer.questions_digest,
         scores=answer.scores,
         slots=answer.slots,
         packs=answer.packs,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +46,8 @@ class ArticleScorer:
         self._merged: dict[tuple[int, ...], int] = {}  # chosen asks -> registered plan
         self._of_plan: dict[int, Merged] = {}
         self._lock = threading.Lock()
+        self._registered: list[int] = []
+        weakref.finalize(self, engine.forget, self._registered).atexit = False  # once nothing that it prepared is in flight
 
     def prepare(self, article: Article) -> Prepared:
         text = content.assemble(article, self.settings.content)
@@ -76,7 +79,7 @@ class ArticleScorer:
             trees.append(Tree(ids, plan) if slots is None else Tree(ids, plan, cut.read, tuple(slots.copies(cut.read))))
             cost += self.engine.cost(len(cut.ids), plan)
         tokens = sum(len(t.ids) - len(self.encoder.bos) for t in trees)
-        return Prepared(digest, tuple(trees), cost, tokens, truncated, cost > self.engine.budget, tuple(sorted(warnings)))
+        return Prepared(self.questions_digest, digest, tuple(trees), cost, tokens, truncated, cost > self.engine.budget, tuple(sorted(warnings)), self)
 
     def limit(self, plan: int) -> int:
         """Content tokens that a trunk may have: the setting, and under `solo` nothing else; otherwise what leaves a quarter
@@ -126,6 +129,7 @@ class ArticleScorer:
             truncated=item.truncated,
             warnings=list(item.warnings),
             scored_at=stamp,
+            questions_digest=self.questions_digest,
         )
 
     def _groups(self, given: dict[str, str | int | float | bool] | None) -> dict[tuple[str, str], int]:
@@ -147,6 +151,7 @@ class ArticleScorer:
             if chosen not in self._merged:
                 merged = merge(self.asks, chosen, self._words)
                 index = self.engine.register(merged.plan, merged.slots.plan if merged.slots else None)
+                self._registered.append(index)
                 self._of_plan[index] = merged
                 self._merged[chosen] = index
             return self._merged[chosen]

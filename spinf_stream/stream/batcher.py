@@ -35,14 +35,14 @@ class Batcher:
         self.pressed = False  # the limit of bytes in flight is reached
         self._waiting: list[Work] = []
         self._waiting_tokens = 0
-        self._flying: dict[str, Work] = {}  # by content digest, until the last item is published or dropped
+        self._flying: dict[str, Work] = {}  # by Prepared.key, until the last item is published or dropped
 
-    def find(self, digest: str) -> Work | None:
+    def find(self, key: str) -> Work | None:
         """The work of an equal text in flight: join it instead of adding another."""
-        return self._flying.get(digest)
+        return self._flying.get(key)
 
     def add(self, work: Work) -> None:
-        self._flying[work.prepared.digest] = work
+        self._flying[work.prepared.key] = work
         self._waiting.append(work)
         self._waiting_tokens += work.prepared.cost
         self.tokens += work.prepared.cost
@@ -82,9 +82,9 @@ class Batcher:
         if work is None or item not in work.items:
             return
         work.items.remove(item)
-        if work.items or self._flying.get(work.prepared.digest) is not work:
+        if work.items or self._flying.get(work.prepared.key) is not work:
             return
-        del self._flying[work.prepared.digest]
+        del self._flying[work.prepared.key]
         if work in self._waiting:
             self._waiting.remove(work)
             self._waiting_tokens -= work.prepared.cost

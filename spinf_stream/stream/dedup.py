@@ -89,7 +89,7 @@ class Dedup:
         # what an embedded Redis counts is gone with the process whose end it should tell of
         self._counting = bool(settings.redis_url) and not settings.redis_url.startswith("embedded://")
         self._secret = (settings.dedup_secret or "embedded").encode()
-        self._space = f"{scorer.fingerprint_full}:{scorer.questions_digest}"
+        self._fingerprint = scorer.fingerprint_full
         self._reads, self._writes = Breaker(), Breaker()
         self._decoder = msgspec.msgpack.Decoder(Mark)
 
@@ -105,46 +105,46 @@ class Dedup:
     def place(self, r: Record) -> Place:
         return Place(self._s.group, r.topic, r.partition, r.offset, r.timestamp, self._s.output_topic)
 
-    async def look_up(self, digests: Sequence[str]) -> list[Known]:
-        """In order. What cannot be read is a miss without attempts."""
+    async def look_up(self, keys: Sequence[str]) -> list[Known]:
+        """Of Prepared.key, in order. What cannot be read is a miss without attempts."""
         out: list[Known] = []
-        for i in range(0, len(digests), CHUNK):
-            out += await self._look_up(digests[i : i + CHUNK])
+        for i in range(0, len(keys), CHUNK):
+            out += await self._look_up(keys[i : i + CHUNK])
         return out
 
-    async def _look_up(self, digests: Sequence[str]) -> list[Known]:
-        nothing = [Known(None, 0)] * len(digests)
-        if self._client is None or not digests:
+    async def _look_up(self, keys: Sequence[str]) -> list[Known]:
+        nothing = [Known(None, 0)] * len(keys)
+        if self._client is None or not keys:
             return nothing
-        keys = [k for d in digests for k in (self._done(d), self._tries(d))]
+        names = [n for k in keys for n in (self._done(k), self._tries(k))]
         found: list[bytes | None] | None = None
         if self._reads.closed:
-            found = await self._ask(self._reads, lambda: self._client.mget(keys))
-            if found is None or len(found) != len(keys):
-                self._metrics.dedup.labels("error").inc(len(digests))
+            found = await self._ask(self._reads, lambda: self._client.mget(names))
+            if found is None or len(found) != len(names):
+                self._metrics.dedup.labels("error").inc(len(keys))
                 return nothing
         if found is None:
-            self._metrics.dedup.labels("skipped").inc(len(digests))
+            self._metrics.dedup.labels("skipped").inc(len(keys))
             return nothing
-        marks = [(key, found[2 * i]) for i, key in enumerate(keys[::2])]
+        marks = [(name, found[2 * i]) for i, name in enumerate(names[::2])]
         if any(value is not None for _, value in marks):  # checking and decoding answers is no work for the event loop
-            opened = await asyncio.to_thread(lambda: [self._open(key, value) for key, value in marks])
+            opened = await asyncio.to_thread(lambda: [self._open(name, value) for name, value in marks])
         else:
-            opened = [self._open(key, None) for key, _ in marks]
+            opened = [self._open(name, None) for name, _ in marks]
         return [Known(mark, _number(found[2 * i + 1])) for i, mark in enumerate(opened)]
 
-    async def begin(self, digests: Sequence[str]) -> None:
+    async def begin(self, keys: Sequence[str]) -> None:
         """A pass with these texts is about to start."""
         if self._counting:
-            await self._write(lambda p: [(p.incr(self._tries(d)), p.expire(self._tries(d), ATTEMPTS_SECONDS)) for d in digests])
+            await self._write(lambda p: [(p.incr(self._tries(d)), p.expire(self._tries(d), ATTEMPTS_SECONDS)) for d in keys])
 
-    async def end(self, digests: Sequence[str]) -> None:
+    async def end(self, keys: Sequence[str]) -> None:
         """The pass has come back, whatever it said: these texts do not bring the engine down."""
         if self._counting:
-            await self._write(lambda p: [p.delete(self._tries(d)) for d in digests])
+            await self._write(lambda p: [p.delete(self._tries(d)) for d in keys])
 
     async def remember(self, marks: Iterable[tuple[str, Record, Answer]]) -> None:
-        """(digest, record, answer) of outputs that are committed."""
+        """(Prepared.key, record, answer) of outputs that are committed."""
         if self._client is None:
             return
         marks = list(marks)
@@ -182,20 +182,20 @@ class Dedup:
         self._metrics.redis_up.set(1)
         return answer
 
-    def _done(self, digest: str) -> str:
-        return f"{PREFIX}done:{self._space}:{digest}:{self._s.scores_format}"
+    def _done(self, key: str) -> str:
+        return f"{PREFIX}done:{self._fingerprint}:{key}:{self._s.scores_format}"
 
-    def _tries(self, digest: str) -> str:
-        return f"{PREFIX}try:{self._space}:{digest}"
+    def _tries(self, key: str) -> str:
+        return f"{PREFIX}try:{self._fingerprint}:{key}"
 
     def _seal_all(self, marks: Sequence[tuple[str, Record, Answer]]) -> list[tuple[str, bytes]]:
         out = []
-        for digest, record, answer in marks:
-            body = msgspec.msgpack.encode(Mark(self._done(digest), self.place(record), answer))
-            out.append((self._done(digest), hmac.digest(self._secret, body, "sha256") + body))
+        for key, record, answer in marks:
+            body = msgspec.msgpack.encode(Mark(self._done(key), self.place(record), answer))
+            out.append((self._done(key), hmac.digest(self._secret, body, "sha256") + body))
         return out
 
-    def _open(self, key: str, value: bytes | None) -> Mark | None:
+    def _open(self, name: str, value: bytes | None) -> Mark | None:
         if value is None:
             self._metrics.dedup.labels("miss").inc()
             return None
@@ -203,7 +203,7 @@ class Dedup:
         if hmac.compare_digest(signature, hmac.digest(self._secret, body, "sha256")):
             try:
                 mark = self._decoder.decode(body)
-                if mark.key == key:
+                if mark.key == name:
                     self._metrics.dedup.labels("hit").inc()
                     return mark
             except (msgspec.DecodeError, msgspec.ValidationError):

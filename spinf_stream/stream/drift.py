@@ -31,13 +31,17 @@ def count(drift: Drift, answers: Sequence[Sequence[dict[str, Any]]]) -> None:
 
 
 async def follow(w: Pipeline, seconds: float = TURN_SECONDS) -> None:
-    """For as long as the worker runs; returns at once when no pack has a baseline."""
+    """For as long as the worker runs. A reload may bring other packs, and with them other baselines."""
     drift = Drift()
-    drift.watch(asked.packs(w.scorer))
-    if not drift.baselines:
-        return
     fresh = w.intake.judged
+    watched = None
     while True:
+        packs = asked.packs(w.scorer)
+        if (these := [(pack.digest, context) for pack, context in packs]) != watched:
+            watched = these
+            drift.watch(packs)
+            w.metrics.drift.clear()
+            show(w.metrics, drift)
         await asyncio.sleep(seconds)
         if answers := [fresh.popleft() for _ in range(len(fresh))]:
             await asyncio.to_thread(count, drift, answers)

@@ -117,9 +117,9 @@ class Intake:
         return limit is not None and r.timestamp >= 0 and time.time() - r.timestamp / 1000 > limit
 
     async def _known(self, prepared: Sequence[Prepared]) -> dict[str, Known]:
-        digests = list({p.digest for p in prepared if self._batcher.find(p.digest) is None})
+        keys = list({p.key for p in prepared if self._batcher.find(p.key) is None})
         began = time.monotonic()
-        known = dict(zip(digests, await self._dedup.look_up(digests), strict=True))
+        known = dict(zip(keys, await self._dedup.look_up(keys), strict=True))
         self._metrics.stage.labels("dedup").observe(time.monotonic() - began)
         return known
 
@@ -131,7 +131,7 @@ class Intake:
             self._done(p, result)
             return
         assert prepared is not None
-        work = self._batcher.find(prepared.digest)
+        work = self._batcher.find(prepared.key)
         if work is not None:
             self._metrics.shared.inc()
             result.work = work
@@ -139,7 +139,7 @@ class Intake:
             if work.verdict is not None:
                 await self.answer([work], [result])
             return
-        mark, attempts = known.get(prepared.digest, Known(None, 0))
+        mark, attempts = known.get(prepared.key, Known(None, 0))
         if mark is not None:
             again = mark.place == self._dedup.place(result.record)
             await self._finish([(result, mark.answer, "duplicate", 0, again)])
@@ -166,7 +166,7 @@ class Intake:
             if isinstance(work.verdict, Answer):
                 if work.verdict.packs:
                     self.judged.append(work.verdict.packs)
-                for pack, prompts in self._scorer.questions_by_pack.items():
+                for pack, prompts in (work.prepared.by or self._scorer).questions_by_pack.items():
                     self._metrics.questions.labels(pack).inc(prompts)
         await self.answer(works, [i for w in works for i in w.items])
 

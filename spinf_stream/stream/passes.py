@@ -63,8 +63,8 @@ class Passes:
 
     async def run(self, window: Window) -> None:
         """Raises EngineFatal. The window is not marked done in the batcher: its caller does that."""
-        digests = [w.prepared.digest for w in window.works]
-        await self._dedup.begin(digests)
+        keys = [w.prepared.key for w in window.works]
+        await self._dedup.begin(keys)
         parts: list[list[Work]] = [list(window.works)]
         wait, alone = BACKOFF[0], 0
         while parts:
@@ -115,7 +115,7 @@ class Passes:
                 for work, answer in zip(part, answers, strict=True):
                     work.verdict = answer
                 await self._deliver(part)
-        await self._dedup.end(digests)
+        await self._dedup.end(keys)
 
     async def _pass(self, works: list[Work]) -> list[Answer]:
         loop = asyncio.get_running_loop()

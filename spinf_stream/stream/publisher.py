@@ -29,7 +29,7 @@ BACKOFF = (0.1, 15.0)  # seconds, doubling from first to last
 class Done(NamedTuple):
     """What may be remembered: the output of this record is committed."""
 
-    digest: str
+    key: str  # Prepared.key
     record: Record
     answer: Answer
 
@@ -91,7 +91,7 @@ class Publisher:
             self._count(s)
             if s.item is not None:
                 if s.mark is not None and s.item.work is not None:
-                    done.append(Done(s.item.work.prepared.digest, s.record, s.mark))
+                    done.append(Done(s.item.work.prepared.key, s.record, s.mark))
                 self._batcher.leave(s.item)
         self._published(done)
         if self._limits.tripped:

@@ -44,7 +44,8 @@ class Settle:
         return Settled(r, outcome, out, None, item, mark)
 
     def expired(self, item: Item) -> Settled:
-        nothing = Answer(scores=[], slots=[], packs=[], tokens=Tokens(0, 0, 0, 0), truncated=False, warnings=[], scored_at=now())
+        nothing = Answer(scores=[], slots=[], packs=[], tokens=Tokens(0, 0, 0, 0), truncated=False, warnings=[], scored_at=now(),
+                         questions_digest=self.scorer.questions_digest)  # fmt: skip
         return self.answered(item, nothing, "expired")
 
     def counted(self, item: Item) -> Settled:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import sys
 import time
 from collections.abc import Iterator
 
@@ -17,10 +18,11 @@ from spinf_stream.config import Settings
 from spinf_stream.engine.scorer import Scorer
 from spinf_stream.health import Server
 from spinf_stream.metrics import Metrics
-from spinf_stream.stream import asked, dependencies, drift, kafka, startup, watch
+from spinf_stream.stream import dependencies, drift, kafka, startup, watch
 from spinf_stream.stream.check import check
 from spinf_stream.stream.passes import Runner
 from spinf_stream.stream.pipeline import Pipeline, Stopped
+from spinf_stream.stream.reload import describe, reloading
 
 __all__ = ["check", "serve"]
 
@@ -29,17 +31,16 @@ log = logging.getLogger(__name__)
 
 async def serve(
     settings: Settings, scorer: Scorer, runner: Runner, *, burst: bool = False, stop: asyncio.Event | None = None,
-    metrics: Metrics | None = None, start_seconds: float = startup.START_SECONDS, ends: dict[int, int] | None = None,
+    reload: asyncio.Event | None = None, metrics: Metrics | None = None, start_seconds: float = startup.START_SECONDS,
+    ends: dict[int, int] | None = None,
 ) -> int:  # fmt: skip
     """Run until SIGTERM, SIGINT or `stop`, or, with `burst`, until the end offsets of the start; the exit code.
 
-    `ends` are other end offsets by partition for the burst: nothing past them is scored. With `stop` given no signal is
-    touched. The runner is not closed.
+    `ends` are other end offsets by partition for the burst: nothing past them is scored. SIGHUP or `reload` reads the
+    questions anew. With `stop` given no signal is touched. The runner is not closed.
     """
     metrics = metrics or Metrics(scorer.engine.budget)
-    metrics.info(scorer.fingerprint, scorer.questions_digest[:16], type(scorer.engine).__name__, settings.device)
-    for source, prompts in asked.floors(scorer)._asdict().items():
-        metrics.floors.labels(source).set(prompts)
+    describe(metrics, scorer, settings.device)
     pipeline: Pipeline | None = None
     server = Server(settings.host, settings.port, metrics, lambda: watch.healthy(pipeline), lambda: watch.ready(pipeline))
     try:
@@ -48,7 +49,7 @@ async def serve(
         log.error("port %d at %s: %s", settings.port, settings.host, e.strerror or e)
         return 3
     log.info("metrics and health at http://%s:%d", settings.host, server.port)
-    with _signals(stop) as (stopped, aborted):
+    with _signals(stop, reload) as (stopped, aborted, hung_up):
         try:
             starting = asyncio.ensure_future(_start(settings, scorer, runner, metrics, start_seconds, ends))
             await _first(starting, stopped.wait())
@@ -57,6 +58,7 @@ async def serve(
                 await asyncio.wait([starting])
                 return 0
             pipeline = starting.result()
+            pipeline.spawn(reloading(hung_up, scorer, runner, metrics, settings.device))
             return await _run(pipeline, burst, stopped, aborted)
         except (kafka.Away, startup.Missing) as e:
             log.error("%s", e)
@@ -118,13 +120,16 @@ async def _first(*things: object) -> None:
 
 
 @contextlib.contextmanager
-def _signals(stop: asyncio.Event | None) -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
-    """(stop, abort): the first SIGTERM or SIGINT sets one, the second the other."""
+def _signals(
+    stop: asyncio.Event | None, reload: asyncio.Event | None
+) -> Iterator[tuple[asyncio.Event, asyncio.Event, asyncio.Event]]:
+    """(stop, abort, reload): the first SIGTERM or SIGINT sets one, the second the next, SIGHUP the last."""
+    stopped, aborted, hung_up = stop or asyncio.Event(), asyncio.Event(), reload or asyncio.Event()
     if stop is not None:
-        yield stop, asyncio.Event()
+        yield stopped, aborted, hung_up
         return
-    stopped, aborted = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+    terminal = sys.stderr.isatty()
 
     def signalled() -> None:
         if stopped.is_set():
@@ -133,10 +138,17 @@ def _signals(stop: asyncio.Event | None) -> Iterator[tuple[asyncio.Event, asynci
             log.info("stopping: no more is read, what is in flight is finished")
             stopped.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled)
+    def hang_up() -> None:
+        if terminal and not sys.stderr.isatty():  # not somebody's wish: the terminal is gone, and with it whoever started this
+            signalled()
+        else:
+            hung_up.set()
+
+    handlers = {signal.SIGTERM: signalled, signal.SIGINT: signalled, signal.SIGHUP: hang_up}
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
     try:
-        yield stopped, aborted
+        yield stopped, aborted, hung_up
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in handlers:
             loop.remove_signal_handler(number)

@@ -80,11 +80,12 @@ class Stage:
 
     def __init__(
         self, settings: Settings, *, seconds: float = 0.0, fault: Fault = plain, scorer: FakeScorer | None = None,
-        burst: bool = False, block: float = 0.0, ready: bool = True,
+        burst: bool = False, block: float = 0.0, ready: bool = True, live: tuple[Any, Any] | None = None,
     ) -> None:  # fmt: skip
         self.settings = settings
-        self.scorer = scorer or FakeScorer()
-        self.runner = FakeRunner(self.scorer, seconds, fault, block)
+        self.scorer: FakeScorer = live[0] if live else scorer or FakeScorer()  # live: the real ones, whose caller closes them
+        self.runner: FakeRunner = live[1] if live else FakeRunner(self.scorer, seconds, fault, block)
+        self.reload = asyncio.Event()
         self.metrics = Metrics(self.scorer.engine.budget)
         self.stop = asyncio.Event()
         self.burst = burst
@@ -94,7 +95,7 @@ class Stage:
 
     async def __aenter__(self) -> Stage:
         self._task = asyncio.create_task(
-            serve(self.settings, self.scorer, self.runner, burst=self.burst, stop=self.stop, metrics=self.metrics, start_seconds=10)
+            serve(self.settings, self.scorer, self.runner, burst=self.burst, stop=self.stop, reload=self.reload, metrics=self.metrics, start_seconds=10)
         )
         if self._ready and not self.burst:
             await self.until(lambda: self.value("assigned_partitions") > 0, 20)
@@ -176,7 +177,7 @@ class Process:
 
     def __init__(self, settings: Settings, **job: Any) -> None:
         values = {n: v for n in Settings.__struct_fields__ if (v := getattr(settings, n)) != getattr(Settings(), n)}
-        self._job = json.dumps({"settings": values, **job})
+        self._job = msgspec.json.encode({"settings": values, **job}).decode()
         self._lines: list[str] = []
         self._process: asyncio.subprocess.Process | None = None
         self._readers: list[asyncio.Task[None]] = []

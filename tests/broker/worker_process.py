@@ -1,6 +1,6 @@
 """A worker in a process of its own: `python worker_process.py JSON`.
 
-JSON: {"settings": {...}, "budget", "seconds", "burst", "log_level", "stop": {"at": POINT, "after": N}}. With `questions`
+JSON: {"settings": {...}, "budget", "seconds", "burst", "log_level", "stop": {"at": POINT, "after": N}}. With `questions` or `packs`
 in the settings the engine is the real one, else the fake. At the N-th time that the point is reached the process stops
 itself (SIGSTOP), as a machine does that was frozen right there; SIGUSR1 sets N to 1, counted from then on, and without
 `after` nothing stops before that. The shipped worker knows nothing of such points (DECISIONS 26). Points: `before_send`, `before_offsets`, `before_commit`,
@@ -20,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import msgspec
 from aiokafka import AIOKafkaProducer
 from fakes import FakeRunner, FakeScorer
 
@@ -62,15 +63,15 @@ async def main(job: dict[str, Any]) -> int:
     around(AIOKafkaProducer, "send", "before_send", "", points)
     around(AIOKafkaProducer, "send_offsets_to_transaction", "before_offsets", "", points)
     around(AIOKafkaProducer, "commit_transaction", "before_commit", "after_commit", points)
-    settings = Settings(**{**job["settings"], "log_format": "json", "log_level": job.get("log_level", "info")})
+    settings = msgspec.convert({**job["settings"], "log_format": "json", "log_level": job.get("log_level", "info")}, Settings)
     set_up(settings)
     scorer: Any
     runner: Any
-    if settings.questions:
-        from spinf_stream.engine.open import open_scorer
+    if settings.questions or settings.packs:
+        from spinf_stream.engine.live import open_live
         from spinf_stream.engine.runner import Runner
 
-        scorer = open_scorer(settings)
+        scorer = open_live(settings)
         runner = Runner(scorer.engine)
     else:
         scorer = FakeScorer(job.get("budget", 2048))

@@ -18,7 +18,7 @@ MAX_WAIT = 2.0
 
 
 def work(digest: str, cost: int, now: float = 0.0, alone: bool = False, attempts: int = 0) -> Work:
-    return Work(Prepared(digest, (), cost, cost, False, alone, ()), now, attempts, [item()])
+    return Work(Prepared("", digest, (), cost, cost, False, alone, ()), now, attempts, [item()])
 
 
 def item(partition: Partition | None = None, offset: int = 0) -> Item:
@@ -96,11 +96,11 @@ def test_equal_texts_share_one_work_until_the_last_is_out() -> None:
     second = item()
     second.work = w
     w.items.append(second)
-    assert b.find("a") is w
+    assert b.find(":a") is w
     b.leave(w.items[0])
-    assert b.find("a") is w and b.tokens == 60
+    assert b.find(":a") is w and b.tokens == 60
     b.leave(second)
-    assert b.find("a") is None and b.tokens == 0 and b.waiting == 0 and b.take(99.0) is None
+    assert b.find(":a") is None and b.tokens == 0 and b.waiting == 0 and b.take(99.0) is None
 
 
 def test_dropping_an_epoch_saves_its_passes_and_spares_the_others() -> None:
@@ -112,7 +112,7 @@ def test_dropping_an_epoch_saves_its_passes_and_spares_the_others() -> None:
     add(b, own)
     old.close()
     assert b.drop(lambda i: i.partition.alive) == 2
-    assert b.find("own") is None and b.find("shared") is shared
+    assert b.find(":own") is None and b.find(":shared") is shared
     assert [i.partition for i in shared.items] == [new] and b.tokens == 30
 
 
@@ -152,7 +152,7 @@ class Flow(RuleBasedStateMachine):
         i = item(p, offset)
         found = self.b.find(str(text))
         if found is None:
-            found = Work(Prepared(str(text), (), cost, cost, False, alone and text == 0, ()), self.now, 0, [])
+            found = Work(Prepared("", str(text), (), cost, cost, False, alone and text == 0, ()), self.now, 0, [])
             found.items.append(i)
             i.work = found
             self.b.add(found)

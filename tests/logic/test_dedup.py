@@ -18,7 +18,7 @@ from spinf_stream.stream.flow import Record
 from spinf_stream.stream.redis_client import RedisError
 
 RECORD = Record("articles", 1, 2, 3, b"k", b"v", ())
-ANSWER = Answer(scores=[], slots=[], packs=[], tokens=Tokens(1, 2, 3, 4), truncated=False, warnings=["w"], scored_at="t")
+ANSWER = Answer(scores=[], slots=[], packs=[], tokens=Tokens(1, 2, 3, 4), truncated=False, warnings=["w"], scored_at="t", questions_digest="q")
 
 
 class Store:
@@ -97,7 +97,7 @@ def test_what_is_remembered_is_found_with_its_place(store: Store) -> None:
         assert d.place(RECORD._replace(timestamp=4)) != d.place(RECORD), "a topic made anew is another place"
         assert counted(m, "hit") == counted(m, "miss") == 1
         (key,) = store.data
-        assert key == f"spinf:done:{'f' * 64}:{'9' * 64}:aa:full"
+        assert key == f"spinf:done:{'f' * 64}:aa:full"
         other, _ = await opened(scores_format="compact")
         assert (await other.look_up(["aa"]))[0].mark is None, "another format is another answer"
 

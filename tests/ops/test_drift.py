@@ -95,5 +95,21 @@ def test_a_scorer_says_what_it_asks(scorer: ArticleScorer) -> None:
     assert asked.packs(FakeScorer()) == [] and sum(asked.floors(FakeScorer())) == 0
 
 
-def test_without_a_baseline_nothing_is_followed() -> None:
-    asyncio.run(asyncio.wait_for(drift.follow(SimpleNamespace(scorer=FakeScorer(), metrics=Metrics(2048), intake=None)), 5))  # type: ignore[arg-type]
+def test_a_reload_brings_its_baselines_and_takes_the_old_figures_away(scorer: ArticleScorer) -> None:
+    entries = packs_of(scorer, texts(LEAST, 3))
+    metrics, judged, w = Metrics(2048), deque(entries), SimpleNamespace(scorer=FakeScorer())
+    w.metrics, w.intake = metrics, SimpleNamespace(judged=judged)
+
+    async def main() -> list[bool]:
+        task = asyncio.create_task(drift.follow(w, 0.01))  # type: ignore[arg-type]
+        shown = []
+        for now in (FakeScorer(), scorer, FakeScorer()):
+            w.scorer = now
+            await asyncio.sleep(0.1)
+            judged.extend(entries)
+            await asyncio.sleep(0.3)
+            shown.append("score_drift_psi{" in metrics.text().decode())
+        task.cancel()
+        return shown
+
+    assert asyncio.run(main()) == [False, True, False]
