@@ -67,6 +67,7 @@ class Metrics:
         self.end_to_end = h("end_to_end_seconds", "record timestamp to acknowledged output; future timestamps are not counted", SECONDS)
         self.from_future = c("records_from_future_total", "records with a timestamp later than this machine's clock")
         self.loop_stall = h("event_loop_stall_seconds", "how late the event loop woke up a sleeper; long stalls lose the session", (*QUICK, 2.5, 5, 10, 30))
+        self.warnings = c("warnings_total", "log lines at warning or above, start-up's too, by the module that said them", ("logger",))
         self.progress = g("last_progress_timestamp_seconds", "unix time of the latest success", stage=STEPS)
 
         # flow

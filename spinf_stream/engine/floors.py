@@ -42,6 +42,7 @@ class FloorCache:
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self.path = folder / f"{fingerprint[:32]}.floors"
+        self._said: set[str] = set()
         self.known: dict[str, Floor] = self._load()
 
     def floors(self, plan: Plan, keys: Sequence[str], wanted: Sequence[bool], subset: Callable[[list[int]], Plan],
@@ -76,20 +77,38 @@ class FloorCache:
             raw = self.path.read_bytes()
         except FileNotFoundError:
             return {}
+        except OSError as e:
+            self._warn(f"floor cache {self.path} cannot be read ({e.strerror}): floors are computed anew")
+            return {}
         digest, body = raw[:32], raw[32:]
         try:
             if hashlib.sha256(body).digest() != digest:
                 raise ValueError("its digest does not match")
             return msgspec.msgpack.decode(body, type=dict[str, Floor])
         except (ValueError, msgspec.MsgspecError) as e:
-            log.warning("floor cache %s is broken (%s): floors are computed anew", self.path.name, e)
+            self._warn(f"floor cache {self.path.name} is broken ({e}): floors are computed anew")
             return {}
 
     def _save(self) -> None:
-        """Merge with what another process may have written, then replace the file in one step."""
+        """Merge with what another process may have written, then replace the file in one step. Where that is impossible
+        floors are computed again at the next start, no more."""
         self.known = {**self._load(), **self.known}
         body = msgspec.msgpack.encode(self.known)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self.path.parent, delete=False) as f:
-            f.write(hashlib.sha256(body).digest() + body)
-        os.replace(f.name, self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=self.path.parent, delete=False) as f:
+                try:
+                    f.write(hashlib.sha256(body).digest() + body)
+                    f.flush()
+                    os.replace(f.name, self.path)
+                except OSError:
+                    os.unlink(f.name)
+                    raise
+        except OSError as e:
+            self._warn(f"floors cannot be kept in {self.path.parent} ({e.strerror}): the next start computes them again")
+
+    def _warn(self, line: str) -> None:
+        """Each line once: a reload saves again."""
+        if line not in self._said:
+            log.warning("%s", line)
+        self._said.add(line)

@@ -9,6 +9,9 @@ import json
 import logging
 import sys
 import time
+from collections import Counter
+
+from prometheus_client import Counter as Metric
 
 from spinf_stream.config import Settings
 
@@ -17,14 +20,45 @@ EXTRA = ("place", "reason")
 CHATTY = ("aiokafka", "asyncio", "redis", "urllib3", "httpx", "httpcore", "filelock", "huggingface_hub", "transformers")
 
 
+class Tally(logging.Handler):
+    """Counts warnings by module: a counter for each that there is, those before the metrics page among them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._before: Counter[str] = Counter()
+        self._metric: Metric | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        name = record.name if record.name.startswith("spinf_stream.") else record.name.partition(".")[0]
+        if self._metric is None:
+            self._before[name] += 1
+        else:
+            self._metric.labels(name).inc()
+
+    def into(self, metric: Metric) -> None:
+        """From now on; what was counted before is added."""
+        self.acquire()
+        try:
+            self._metric = metric
+            for name, n in self._before.items():
+                metric.labels(name).inc(n)
+            self._before.clear()
+        finally:
+            self.release()
+
+
+TALLY = Tally()
+
+
 def set_up(s: Settings) -> None:
     """Of the whole process. `auto` = text on a terminal, JSON elsewhere."""
     json_lines = s.log_format == "json" or (s.log_format == "auto" and not sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if json_lines else Text())
     root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(s.log_level.upper())
+    root.handlers[:] = [handler, TALLY]
+    handler.setLevel(s.log_level.upper())
+    root.setLevel(min(handler.level, TALLY.level))
     for name in CHATTY:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
 

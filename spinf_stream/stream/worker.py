@@ -18,7 +18,7 @@ from spinf_stream.config import Settings
 from spinf_stream.engine.scorer import Scorer
 from spinf_stream.health import Server
 from spinf_stream.metrics import Metrics
-from spinf_stream.stream import dependencies, drift, kafka, startup, watch
+from spinf_stream.stream import dependencies, drift, kafka, logs, startup, watch
 from spinf_stream.stream.check import check
 from spinf_stream.stream.passes import Runner
 from spinf_stream.stream.pipeline import Pipeline, Stopped
@@ -42,6 +42,7 @@ async def serve(
     metrics = metrics or Metrics(scorer.engine.budget)
     describe(metrics, scorer, settings.device)
     pipeline: Pipeline | None = None
+    logs.TALLY.into(metrics.warnings)
     server = Server(settings.host, settings.port, metrics, lambda: watch.healthy(pipeline), lambda: watch.ready(pipeline))
     try:
         await server.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -162,6 +163,21 @@ def test_floors_are_computed_once_and_survive(settings, caplog):
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     assert FloorCache(folder, "f" * 64).floors(plan.plan, plan.floor_keys, plan.floor.tolist(), plan.subset, read).computed == 4
     assert "broken" in caplog.text
+
+
+def test_floors_that_cannot_be_kept_are_floors_all_the_same(settings, tmp_path, caplog):
+    kept = open_scorer(settings).asks[0].floors
+    shutil.rmtree(tmp_path / "cache" / "floors")
+    (tmp_path / "cache" / "floors").write_bytes(b"in the way")
+    with files.sink(str(tmp_path / "out")) as f:  # whose fault it is not
+        scorer = open_scorer(settings)
+        f.write(b"x")
+    np.testing.assert_array_equal(scorer.asks[0].floors.p, kept.p)
+    said = [r.getMessage() for r in caplog.records if r.name == "spinf_stream.engine.floors"]
+    assert len(said) == 2 and "cannot be read (Not a directory)" in said[0] and "floors cannot be kept in" in said[1]
+    (tmp_path / "cache" / "floors").unlink()
+    assert open_scorer(settings).asks[0].floors.computed == 4
+    assert len(list((tmp_path / "cache" / "floors").iterdir())) == 1
 
 
 def test_the_fingerprint_covers_the_weights_and_not_the_questions(settings, tmp_path):
