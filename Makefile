@@ -50,7 +50,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 		|| { echo "Python 3.11 or newer is missing: make PYTHON=python3.12 (or: apt-get install -y python3)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "The venv module is missing: apt-get install -y python3-venv"; exit 1; }
 	$(BIN)/python -m pip install -q -c constraints.txt setuptools
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[demo,dev,report]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[demo,dev,report,otel]'
 	@touch $@
 
 # One line a requirement, with the command that brings it; SPINF_TEST_KAFKA and SPINF_TEST_REDIS stand in for servers.

@@ -82,14 +82,14 @@ class Metrics:
         self.partitions = g("assigned_partitions", "partitions open in this worker")
         self.paused = g("paused", "1 while reading is paused by backpressure")
         self.paused_seconds = c("paused_seconds_total", "seconds of that")
-        self.blocked = g("publish_blocked", "partitions that cannot publish now and try again")
+        self.blocked = g("publish_blocked", "partitions that cannot publish now and try again: refused, aborted, or not acknowledged in time")
 
         # group, commits, producers
         self.rebalances = c("rebalances_total", "ends of an assignment", result=("drained", "deadline", "lost"))
         self.drain_seconds = h("revoke_drain_seconds", "time from revocation to the answer", SECONDS)
         self.commits = c("commits_total", "offset commits outside transactions", result=("ok", "rebalanced", "failed"))
         self.transactions = c("transactions_total", "transactions", result=("committed", "failed"))
-        self.publish_failures = c("publish_failures_total", "publishing attempts that failed, by kind", kind=("too_large", "timestamp", "other", "away"))
+        self.publish_failures = c("publish_failures_total", "publishing attempts that failed, by kind; late = not acknowledged in time, and still under way", kind=("too_large", "timestamp", "other", "away", "late"))
         self.producer_resets = c("producer_resets_total", "producers thrown away and made anew", reason=("failed", "assigned"))
 
         # dedup
@@ -106,6 +106,8 @@ class Metrics:
 
         self.reloads = c("reloads_total", "SIGHUPs by what came of them", result=("changed", "unchanged", "failed"))
         self.reload_kept = c("reload_kept_total", "packs and question files that a reload could not load; what was asked before stays")
+        self.spans = c("spans_total", "OpenTelemetry spans; dropped = the queue was full; none without an endpoint", result=("exported", "failed", "dropped"))
+
         self.build = g("build_info", "always 1; says what runs here", ("version", "fingerprint", "questions", "engine", "device"))
 
     def info(self, fingerprint: str, questions: str, engine: str, device: str) -> None:

@@ -23,10 +23,12 @@ def run(args: argparse.Namespace) -> int:
     from spinf_stream.engine.live import open_live
     from spinf_stream.engine.runner import Runner
     from spinf_stream.stream.logs import set_up
+    from spinf_stream.stream.tracing import check as check_tracing
     from spinf_stream.stream.worker import check, serve
 
     settings = loaded(args).settings
     set_up(settings)
+    check_tracing()
     if args.check:
         code = asyncio.run(check(settings))
         open_live(settings)

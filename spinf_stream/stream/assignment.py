@@ -145,6 +145,8 @@ class Assignment:
         self._close(p.number, "aborted")
         if not (self._ending.locked() or self.leaving):
             self._start(p.number, min(BACKOFF[0] * 2 ** self._failures[p.number], BACKOFF[1]), at)
+        else:
+            self._publisher.unblock(p.number)
 
     def _start(self, number: int, wait: float = 0.0, at: int | None = None) -> None:
         """`wait` seconds first, when it had been open before."""
@@ -158,6 +160,8 @@ class Assignment:
             task.cancel()
         p = self.partitions.pop(number, None)
         self._metrics.forget_partition(self._s.input_topic, number)
+        if reason != "aborted":
+            self._publisher.unblock(number)
         if p is None:
             return
         self._metrics.discarded.labels(reason).inc(p.waiting)

@@ -24,6 +24,7 @@ from spinf_stream.records import Answer, Refused
 from spinf_stream.stream.batcher import Batcher, Window
 from spinf_stream.stream.dedup import Dedup
 from spinf_stream.stream.flow import Work
+from spinf_stream.stream.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Passes:
 
     def __init__(
         self, scorer: Scorer, runner: Runner, batcher: Batcher, dedup: Dedup, metrics: Metrics, cpu: Executor,
-        deliver: Callable[[Sequence[Work]], Awaitable[None]],
+        deliver: Callable[[Sequence[Work]], Awaitable[None]], tracing: Tracing | None = None,
     ) -> None:  # fmt: skip
         self._scorer = scorer
         self._runner = runner
@@ -59,6 +60,7 @@ class Passes:
         self._metrics = metrics
         self._cpu = cpu
         self._deliver = deliver
+        self._tracing = tracing
         self.faulting = False
 
     async def run(self, window: Window) -> None:
@@ -123,6 +125,8 @@ class Passes:
         batch = await loop.run_in_executor(self._cpu, self._scorer.pack, prepared)
         began = time.monotonic()
         output = await self._runner.run(batch)
+        if self._tracing is not None:
+            self._tracing.passed(works, began, output)
         m = self._metrics
         m.stage.labels("forward").observe(time.monotonic() - began)
         m.passes.labels("ok").inc()

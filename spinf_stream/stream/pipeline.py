@@ -27,6 +27,7 @@ from spinf_stream.stream.passes import Passes, Runner
 from spinf_stream.stream.publisher import Done, LimitReached, Publisher
 from spinf_stream.stream.settle import Settle, TopicFacts
 from spinf_stream.stream.startup import refresh
+from spinf_stream.stream.tracing import Tracing
 from spinf_stream.stream.wait import event_or_time
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class Pipeline:
 
     def __init__(
         self, settings: Settings, scorer: Scorer, runner: Runner, metrics: Metrics, facts: dict[str, TopicFacts],
-        ends: dict[int, int] | None = None,
+        ends: dict[int, int] | None = None, tracing: Tracing | None = None,
     ) -> None:  # fmt: skip
         s = settings
         self.s = s
@@ -77,8 +78,8 @@ class Pipeline:
         kind = ExactlyOnce if s.delivery == "exactly_once" else AtLeastOnce
         self.delivery: Delivery = kind(s, self.consumer, metrics, self._max_bytes)
         self.intake = Intake(s, scorer, self.settle, self.batcher, self.dedup, metrics, self.cpu, self._wake.set)
-        self.passes = Passes(scorer, runner, self.batcher, self.dedup, metrics, self.cpu, self.intake.deliver)
-        self.publisher = Publisher(s, self.delivery, self.settle, self.batcher, metrics, self._refresh, self._published)
+        self.passes = Passes(scorer, runner, self.batcher, self.dedup, metrics, self.cpu, self.intake.deliver, tracing)
+        self.publisher = Publisher(s, self.delivery, self.settle, self.batcher, metrics, self._refresh, self._published, tracing)
         self.assignment = Assignment(
             s, self.consumer, self.delivery, self.publisher, self.intake, self.batcher, metrics, self.spawn, self._wake.set
         )

@@ -18,11 +18,13 @@ from spinf_stream.stream.flow import Record, Settled
 from spinf_stream.stream.kafka import Away, PublishFailed, size
 from spinf_stream.stream.partitions import Partition
 from spinf_stream.stream.settle import Settle
+from spinf_stream.stream.tracing import Tracing
 from spinf_stream.stream.wait import event_or_time
 
 log = logging.getLogger(__name__)
 
 UNIT_RECORDS = 256
+LATE_SECONDS = 5.0  # without an acknowledgement a partition counts as blocked; the client sends again without end
 BACKOFF = (0.1, 15.0)  # seconds, doubling from first to last
 
 
@@ -43,7 +45,7 @@ class Publisher:
 
     def __init__(
         self, settings: Settings, delivery: Delivery, settle: Settle, batcher: Batcher, metrics: Metrics,
-        refresh: Callable[[], Awaitable[None]], published: Callable[[list[Done]], None],
+        refresh: Callable[[], Awaitable[None]], published: Callable[[list[Done]], None], tracing: Tracing | None = None,
     ) -> None:  # fmt: skip
         self._tick = settings.commit_interval_ms / 1000
         self._delivery = delivery
@@ -52,10 +54,13 @@ class Publisher:
         self._metrics = metrics
         self._refresh = refresh  # the facts of the topics
         self._published = published
+        self._tracing = tracing
         self._limits = Limits(settings.dlq_max_run, settings.dlq_max_ratio)
+        self._blocked: set[int] = set()  # by number: an aborted transaction ends an epoch and unblocks nothing
 
     async def run(self, p: Partition) -> None:
         assert p.offsets is not None
+        began = time.monotonic()
         ticked = 0.0  # at once: a start position that is not yet committed hides the group from its watchers
         while p.alive and not p.silent:
             p.changed.clear()
@@ -70,6 +75,8 @@ class Publisher:
             if time.monotonic() - ticked >= self._tick and p.admitting:
                 await self._patiently(p, [], tick=True)
                 ticked = time.monotonic()
+            if not p.waiting and time.monotonic() - began >= LATE_SECONDS:
+                self.unblock(p.number)  # what was late came through after all, or is somebody else's
             await event_or_time(p.changed, self._tick)
 
     async def _publish(self, p: Partition, unit: list[Settled]) -> None:
@@ -84,6 +91,8 @@ class Publisher:
             return
         unit = sent
         p.published(unit)
+        if self._tracing is not None:
+            self._tracing.published(unit, began)
         self._metrics.stage.labels("publish").observe(time.monotonic() - began)
         self._metrics.progress.labels("publish").set_to_current_time()
         done: list[Done] = []
@@ -100,40 +109,60 @@ class Publisher:
     async def _patiently(self, p: Partition, unit: list[Settled], tick: bool = False) -> list[Settled] | None:
         """The unit as it went out, which its failures may have changed; None when the epoch ended before it was out."""
         assert p.offsets is not None
-        wait, blocked = BACKOFF[0], False
-        try:
-            while p.alive:
-                try:
-                    if tick:
-                        await self._delivery.tick(p)
-                    else:
-                        out = [s.out for s in unit if s.out is not None]
-                        await self._delivery.publish(p, out, p.offsets.after(len(unit)))
-                    return unit if p.alive else None
-                except Aborted:
-                    raise
-                except Away as e:
-                    self._metrics.publish_failures.labels("away").inc()
-                    log.error("%s cannot publish, nothing is committed past it: %s", p.place, e)
-                except PublishFailed as e:
-                    self._metrics.publish_failures.labels(e.kind).inc()
-                    log.error("%s publishing failed (%s), tried again: %s", p.place, e.kind, e)
-                    if e.kind == "too_large":
-                        await self._refresh()
-                        unit = [self._refit(s) for s in unit]
-                    elif e.kind == "timestamp":
-                        unit = [s._replace(out=s.out and s.out._replace(timestamp=None)) for s in unit]
-                if p.silent:
-                    return None
-                if not blocked:
-                    blocked = True
-                    self._metrics.blocked.inc()
-                await asyncio.sleep(wait)
-                wait = min(2 * wait, BACKOFF[1])
-        finally:
-            if blocked:
-                self._metrics.blocked.dec()
+        wait = BACKOFF[0]
+        while p.alive:
+            late = asyncio.get_running_loop().call_later(LATE_SECONDS, self._late, p, len(unit))
+            try:
+                if tick:
+                    await self._delivery.tick(p)
+                else:
+                    out = [s.out for s in unit if s.out is not None]
+                    await self._delivery.publish(p, out, p.offsets.after(len(unit)))
+                    if self.unblock(p.number):
+                        log.info("%s publishes again", p.place)
+                return unit if p.alive else None
+            except Aborted:
+                self._block(p)
+                raise
+            except Away as e:
+                self._metrics.publish_failures.labels("away").inc()
+                log.error("%s cannot publish, nothing is committed past it: %s", p.place, e)
+            except PublishFailed as e:
+                self._metrics.publish_failures.labels(e.kind).inc()
+                log.error("%s publishing failed (%s), tried again: %s", p.place, e.kind, e)
+                if e.kind == "too_large":
+                    await self._refresh()
+                    unit = [self._refit(s) for s in unit]
+                elif e.kind == "timestamp":
+                    unit = [s._replace(out=s.out and s.out._replace(timestamp=None)) for s in unit]
+            finally:
+                late.cancel()
+            if p.silent:
+                return None
+            self._block(p)
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, BACKOFF[1])
         return None
+
+    def _late(self, p: Partition, records: int) -> None:
+        """Only said and counted. Nothing is given up: the same producer's repetition is known to the broker by its
+        number, so a late acknowledgement costs nothing, where another producer's would be a second copy."""
+        if p.alive:
+            self._metrics.publish_failures.labels("late").inc()
+            log.error("%s: %d records or their offset not acknowledged within %g s; nothing is committed past them", p.place, records, LATE_SECONDS)
+            self._block(p)
+
+    def _block(self, p: Partition) -> None:
+        if p.alive:
+            self._blocked.add(p.number)
+            self._metrics.blocked.set(len(self._blocked))
+
+    def unblock(self, number: int) -> bool:
+        """It published, had nothing left to publish, or is no longer ours; whether it was blocked."""
+        was = number in self._blocked
+        self._blocked.discard(number)
+        self._metrics.blocked.set(len(self._blocked))
+        return was
 
     def _refit(self, s: Settled) -> Settled:
         """The topic takes less than it did: what does not fit any more is dead, or a shorter dead letter."""

@@ -18,7 +18,7 @@ from spinf_stream.config import Settings
 from spinf_stream.engine.scorer import Scorer
 from spinf_stream.health import Server
 from spinf_stream.metrics import Metrics
-from spinf_stream.stream import dependencies, drift, kafka, logs, startup, watch
+from spinf_stream.stream import dependencies, drift, kafka, logs, startup, tracing, watch
 from spinf_stream.stream.check import check
 from spinf_stream.stream.passes import Runner
 from spinf_stream.stream.pipeline import Pipeline, Stopped
@@ -37,11 +37,13 @@ async def serve(
     """Run until SIGTERM, SIGINT or `stop`, or, with `burst`, until the end offsets of the start; the exit code.
 
     `ends` are other end offsets by partition for the burst: nothing past them is scored. SIGHUP or `reload` reads the
-    questions anew. With `stop` given no signal is touched. The runner is not closed.
+    questions anew. With `stop` given no signal is touched. The runner is not closed. Raises UsageError where spans are
+    wanted and cannot be sent.
     """
     metrics = metrics or Metrics(scorer.engine.budget)
     describe(metrics, scorer, settings.device)
     pipeline: Pipeline | None = None
+    spans: tracing.Tracing | None = None
     logs.TALLY.into(metrics.warnings)
     server = Server(settings.host, settings.port, metrics, lambda: watch.healthy(pipeline), lambda: watch.ready(pipeline))
     try:
@@ -52,7 +54,8 @@ async def serve(
     log.info("metrics and health at http://%s:%d", settings.host, server.port)
     with _signals(stop, reload) as (stopped, aborted, hung_up):
         try:
-            starting = asyncio.ensure_future(_start(settings, scorer, runner, metrics, start_seconds, ends))
+            spans = tracing.opened(settings, metrics)
+            starting = asyncio.ensure_future(_start(settings, scorer, runner, metrics, start_seconds, ends, spans))
             await _first(starting, stopped.wait())
             if not starting.done():
                 starting.cancel()
@@ -67,17 +70,19 @@ async def serve(
         finally:
             if pipeline is not None:
                 await pipeline.close()
+            if spans is not None:
+                await asyncio.to_thread(spans.close)
             await server.stop()
 
 
 async def _start(
-    s: Settings, scorer: Scorer, runner: Runner, metrics: Metrics, seconds: float, ends: dict[int, int] | None
+    s: Settings, scorer: Scorer, runner: Runner, metrics: Metrics, seconds: float, ends: dict[int, int] | None, spans: tracing.Tracing | None
 ) -> Pipeline:
     """Raises kafka.Away, startup.Missing."""
     end = time.monotonic() + seconds
     facts = await startup.prepare(s, seconds)
     while True:
-        pipeline = Pipeline(s, scorer, runner, metrics, facts, ends)
+        pipeline = Pipeline(s, scorer, runner, metrics, facts, ends, spans)
         try:
             await pipeline.start()
             return pipeline

@@ -71,6 +71,7 @@ def exported() -> frozenset[str]:
     """The series names that a worker's /metrics can have: of a real registry, with every label made."""
     m = Metrics(2048)
     m.of_partition("articles", 0)
+    m.lag.labels("articles", "0")
     m.questions.labels("")
     m.dependency_up.labels("kafka")
     m.drift.labels("pack", "plain", "category")
