@@ -97,6 +97,7 @@ class Metrics:
         self.dedup_seconds = h("dedup_seconds", "time of one request to Redis", QUICK)
         self.redis_errors = c("redis_errors_total", "requests to Redis that failed", kind=("read", "write"))
         self.marks = c("done_marks_total", "done marks", result=("written", "error", "skipped"))
+        self.attempts_refused = c("attempts_refused_total", "look-ups of attempts in Redis that were not all signed with dedup_secret, or written twice")
         self.shared = c("texts_in_flight_shared_total", "records that joined the pass of an equal text")
         self.redis_up = g("redis_up", "1 when the last request to Redis was answered")
 

@@ -1,12 +1,14 @@
 """Done marks and attempts in Redis: an optimisation that may be away, slow or wrong, never the source of truth.
 
     spinf:done:<fingerprint>:<questions>:<content>:<format>   hmac-sha256 (32 bytes) | msgpack of Mark, for dedup_ttl
-    spinf:try:<fingerprint>:<questions>:<content>             passes begun whose end nobody saw, for an hour
+    spinf:tries:<fingerprint>:<questions>:<content>           passes begun whose end nobody saw, 32 bytes each, for an hour
 
 A mark is written only after its output is committed. It carries its own key and is signed: a reply to another
-question, a truncated or a foreign value is a miss. No command is ever cancelled from outside (its reply would be taken
-for the next one's): deadlines are the connection's own. After an error Redis is left alone for a while, so that an
-outage costs one deadline now and then, not one a record.
+question, a truncated or a foreign value is a miss. A pass begun is seconds (8 bytes) | random (8) | hmac-sha256 over key,
+seconds and random (its first 16), written by APPEND: as atomic as a counter, and nobody without the secret can make a
+text look poisonous. No command is ever cancelled from outside (its reply would be taken for the next one's): deadlines
+are the connection's own. After an error Redis is left alone for a while, so that an outage costs one deadline now and
+then, not one a record.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
@@ -32,6 +35,8 @@ log = logging.getLogger(__name__)
 
 PREFIX = "spinf:"
 ATTEMPTS_SECONDS = 3600
+ENTRY = 32  # bytes of a pass begun
+MOST_ENTRIES = 64  # looked at: a text is dead long before
 CHUNK = 16  # keys of one request: its whole answer has to arrive within the deadline
 BACKOFF = (0.25, 10.0)  # seconds of leaving Redis alone, doubling from first to last
 T = TypeVar("T")
@@ -131,12 +136,13 @@ class Dedup:
             opened = await asyncio.to_thread(lambda: [self._open(name, value) for name, value in marks])
         else:
             opened = [self._open(name, None) for name, _ in marks]
-        return [Known(mark, _number(found[2 * i + 1])) for i, mark in enumerate(opened)]
+        return [Known(mark, self._attempts(names[2 * i + 1], found[2 * i + 1])) for i, mark in enumerate(opened)]
 
     async def begin(self, keys: Sequence[str]) -> None:
         """A pass with these texts is about to start."""
         if self._counting:
-            await self._write(lambda p: [(p.incr(self._tries(d)), p.expire(self._tries(d), ATTEMPTS_SECONDS)) for d in keys])
+            names = [self._tries(k) for k in keys]
+            await self._write(lambda p: [(p.append(n, self._begun(n)), p.expire(n, ATTEMPTS_SECONDS)) for n in names])
 
     async def end(self, keys: Sequence[str]) -> None:
         """The pass has come back, whatever it said: these texts do not bring the engine down."""
@@ -186,7 +192,23 @@ class Dedup:
         return f"{PREFIX}done:{self._fingerprint}:{key}:{self._s.scores_format}"
 
     def _tries(self, key: str) -> str:
-        return f"{PREFIX}try:{self._fingerprint}:{key}"
+        return f"{PREFIX}tries:{self._fingerprint}:{key}"
+
+    def _begun(self, name: str) -> bytes:
+        entry = int(time.time()).to_bytes(8) + secrets.token_bytes(8)
+        return entry + self._signature(name, entry)
+
+    def _signature(self, name: str, entry: bytes) -> bytes:
+        return hmac.digest(self._secret, b"begun " + name.encode() + b" " + entry, "sha256")[:16]
+
+    def _attempts(self, name: str, value: bytes | None) -> int:
+        if not value:
+            return 0
+        entries = {value[i : i + ENTRY] for i in range(0, min(len(value), MOST_ENTRIES * ENTRY), ENTRY)}
+        signed = [e for e in entries if hmac.compare_digest(e[16:], self._signature(name, e[:16]))]
+        if len(signed) * ENTRY < len(value):
+            self._metrics.attempts_refused.inc()
+        return sum(abs(time.time() - int.from_bytes(e[:8])) <= ATTEMPTS_SECONDS for e in signed)  # older: kept and put back
 
     def _seal_all(self, marks: Sequence[tuple[str, Record, Answer]]) -> list[tuple[str, bytes]]:
         out = []
@@ -215,10 +237,3 @@ class Dedup:
 def _set_all(values: list[tuple[str, bytes]], seconds: int, pipe: Any) -> None:
     for key, value in values:
         pipe.set(key, value, ex=seconds)
-
-
-def _number(value: bytes | None) -> int:
-    try:
-        return int(value or 0)
-    except ValueError:
-        return 0

@@ -137,7 +137,7 @@ def test_an_engine_that_is_gone_ends_the_worker_with_70(kafka: str, topics: Any,
         assert (dead.key, reason(dead), dict(dead.headers)["spinf.error.attempts"]) == (b"killer", b"engine_crash", b"5")
         assert await t.committed() == {0: 5}
         db = Redis.from_url(redis_url)
-        tries = [k async for k in db.scan_iter(f"spinf:try:{scorer.fingerprint_full}:*")]
+        tries = [k async for k in db.scan_iter(f"spinf:tries:{scorer.fingerprint_full}:*")]
         assert len(tries) == 1, "only the killer's count is left, the others came back"
         await db.aclose()
 

@@ -53,8 +53,8 @@ class Pipe:
     def set(self, key: str, value: bytes, ex: int) -> None:
         self.todo.append(lambda: self.store.data.__setitem__(key, value))
 
-    def incr(self, key: str) -> None:
-        self.todo.append(lambda: self.store.data.__setitem__(key, b"%d" % (int(self.store.data.get(key, b"0")) + 1)))
+    def append(self, key: str, value: bytes) -> None:
+        self.todo.append(lambda: self.store.data.__setitem__(key, self.store.data.get(key, b"") + value))
 
     def expire(self, key: str, seconds: int) -> None:
         assert seconds > 0
@@ -135,6 +135,41 @@ def test_attempts_are_counted_and_cleared(store: Store) -> None:
         assert [k.attempts for k in await d.look_up(["aa", "bb"])] == [2, 1]
         await d.end(["aa"])
         assert [k.attempts for k in await d.look_up(["aa", "bb"])] == [0, 1]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("forge", [
+    lambda real, other: b"5",
+    lambda real, other: b"\x00" * 160,
+    lambda real, other: real * 5,  # one pass is one pass, however often it is written down
+    lambda real, other: real + other * 4,  # another text's
+    lambda real, other: real + real[:31] + real[:1],
+    lambda real, other: real + b"x" * 10_000_000,
+])  # fmt: skip
+def test_who_can_write_to_redis_cannot_make_a_text_poisonous(store: Store, forge: Callable[[bytes, bytes], bytes]) -> None:
+    async def main() -> None:
+        d, m = await opened()
+        await d.begin(["aa", "bb"])
+        mine, other = sorted(store.data)
+        store.data[mine] = forge(store.data[mine], store.data[other])
+        assert (await d.look_up(["aa"]))[0].attempts <= 1
+        assert m.registry.get_sample_value("spinf_stream_attempts_refused_total") == 1
+
+    asyncio.run(main())
+
+
+def test_attempts_of_another_secret_or_another_day_do_not_count(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        d, _ = await opened()
+        for _i in range(4):
+            await d.begin(["aa"])
+        assert (await d.look_up(["aa"]))[0].attempts == 4
+        other, _ = await opened(dedup_secret="t")
+        assert (await other.look_up(["aa"]))[0].attempts == 0
+        now = module.time.time()
+        monkeypatch.setattr(module.time, "time", lambda: now + 2 * module.ATTEMPTS_SECONDS)
+        assert (await d.look_up(["aa"]))[0].attempts == 0, "kept by somebody and put back"
 
     asyncio.run(main())
 
