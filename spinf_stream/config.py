@@ -1,7 +1,7 @@
 """One settings struct: flags > SPINF_STREAM_* > TOML file > defaults. Unknown keys are errors.
 
 A secret is any setting whose name ends in `_password` or `_secret`; it can also be read from a file by `<name>_file`,
-and `describe` never prints it.
+and `describe` never prints it. The comment behind a setting is its help: settings_cli.py reads it there.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from msgspec import Meta
 
 PREFIX = "SPINF_STREAM_"
 Positive = Annotated[int, Meta(ge=1)]
+Millis = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Seconds = Annotated[float, Meta(ge=0)]
 
 
@@ -30,7 +31,7 @@ class ConfigError(ValueError):
 
 
 class PackEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    id: str
+    id: Annotated[str, Meta(min_length=1)]
     version: str | None = None
     context: str | None = None
     parameters: dict[str, str | int | float | bool] = {}
@@ -39,68 +40,68 @@ class PackEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # what is asked
     questions: str | None = None  # a question file, JSON or TOML
-    packs: tuple[PackEntry, ...] = ()
+    packs: tuple[PackEntry, ...] = ()  # ids, or [{id, version?, context?, parameters?}]; with a version: id@version
     pack_sources: tuple[str, ...] = ()  # folders or github:owner/repo@ref#path, beside the official packs
     content: str = "{title}\n\n{text}"  # how an article with a title becomes content; without one it is the text
-    max_content_tokens: Positive = 4096
-    overlong: Literal["truncate", "reject", "solo"] = "truncate"
-    scores_format: Literal["full", "compact"] = "full"
+    max_content_tokens: Positive = 4096  # tokens of an article that are read
+    overlong: Literal["truncate", "reject", "solo"] = "truncate"  # what a longer one meets: solo = a pass of its own
+    scores_format: Literal["full", "compact"] = "full"  # compact = float32 arrays, for thousands of questions
 
     # who answers
     model: str = "demo"  # demo, a folder, a .gguf file, or hub-id@revision
     device: str = "auto"  # auto, cpu, cuda, cuda:N
-    dtype: Literal["auto", "float32", "bfloat16", "fp8"] = "auto"
-    token_budget: Positive | None = None  # rows a pass; default 32768 on a GPU, 2048 on a CPU
-    threads: Positive | None = None  # CPU threads of the engine
+    dtype: Literal["auto", "float32", "bfloat16", "fp8"] = "auto"  # auto = float32 on a CPU, fp8 where it can be, else bfloat16
+    token_budget: Annotated[int, Meta(ge=1, le=2**24)] | None = None  # rows a pass; default 32768 on a GPU, 2048 on a CPU
+    threads: Annotated[int, Meta(ge=1, le=1024)] | None = None  # CPU threads of the engine; default torch's own choice
     cache_dir: str = ""  # default $XDG_CACHE_HOME/spinf-stream
 
     # Kafka
-    brokers: str = "127.0.0.1:9092"
-    input_topic: str = "articles"
-    output_topic: str = "scores"
-    dlq_topic: str = "articles.dlq"
-    group: str = "spinf-stream"
-    delivery: Literal["at_least_once", "exactly_once"] = "at_least_once"
+    brokers: str = "127.0.0.1:9092"  # host:port, several with commas
+    input_topic: str = "articles"  # what is read
+    output_topic: str = "scores"  # what is written
+    dlq_topic: str = "articles.dlq"  # where goes what can never be scored
+    group: str = "spinf-stream"  # workers of one group share the input's partitions
+    delivery: Literal["at_least_once", "exactly_once"] = "at_least_once"  # exactly_once = a transaction for each partition
     producer_idempotence: bool = True  # false only for brokers that cannot (the demo's)
-    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
-    session_timeout_ms: Positive = 45_000
-    max_poll_interval_ms: Positive = 300_000
-    commit_interval_ms: Positive = 1_000
-    kafka_security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"
-    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
-    kafka_username: str = ""
-    kafka_password: str = ""
-    kafka_password_file: str = ""
-    kafka_ca_file: str = ""
-    kafka_cert_file: str = ""
-    kafka_key_file: str = ""
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"  # of what is written
+    session_timeout_ms: Millis = 45_000  # a worker silent for so long loses its partitions
+    max_poll_interval_ms: Millis = 300_000  # one that reads nothing for so long too
+    commit_interval_ms: Millis = 1_000  # between two commits of offsets, at least once
+    kafka_security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = "plaintext"  # how brokers are spoken to
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"  # with sasl_*
+    kafka_username: str = ""  # with sasl_*
+    kafka_password: str = ""  # with sasl_*
+    kafka_password_file: str = ""  # a file that holds it
+    kafka_ca_file: str = ""  # PEM: whom to trust; default the system's
+    kafka_cert_file: str = ""  # PEM: a client certificate, with its key
+    kafka_key_file: str = ""  # PEM: the key of it
     carry_headers: tuple[str, ...] = ()  # input headers copied to the output, beside traceparent and tracestate
-    create_topics: bool = False
+    create_topics: bool = False  # at the start, those that are missing
 
     # dedup
     redis_url: str = ""  # "" = no dedup; redis://, rediss:// or embedded:// (demo only)
-    redis_password: str = ""
-    redis_password_file: str = ""
-    redis_timeout_ms: Positive = 100
-    dedup_secret: str = ""  # HMAC key of cached scores; required with redis_url unless embedded
-    dedup_secret_file: str = ""
-    dedup_ttl_seconds: Positive = 7 * 24 * 3600
-    on_duplicate: Literal["republish", "skip"] = "republish"
+    redis_password: str = ""  # beside the address
+    redis_password_file: str = ""  # a file that holds it
+    redis_timeout_ms: Millis = 100  # longest wait for Redis; then the text is scored
+    dedup_secret: str = ""  # HMAC key of what is kept in Redis; required with redis_url unless embedded
+    dedup_secret_file: str = ""  # a file that holds it
+    dedup_ttl_seconds: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 7 * 24 * 3600  # how long scores are kept there
+    on_duplicate: Literal["republish", "skip"] = "republish"  # the known scores under its own id, or nothing
 
     # flow
-    max_wait_ms: Positive = 250  # a window closes this long after its oldest article, or when full
+    max_wait_ms: Millis = 250  # a window closes this long after its oldest article, or when full
     max_inflight_records: Positive = 1024  # past the oldest unfinished record of a partition
-    max_inflight_bytes: Positive = 256 * 2**20
+    max_inflight_bytes: Positive = 256 * 2**20  # of records read, scored and not yet published: then reading pauses
     max_age_seconds: Seconds | None = None  # older records are `expired`
-    drain_seconds: Seconds = 25.0
+    drain_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 25.0  # to finish what is in flight when told to stop or to give partitions back
     dlq_max_run: Positive = 100  # dead letters in a row that stop the worker
     dlq_max_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.10  # of the last 1,000 records
 
     # looking in
-    host: str = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535)] = 9464
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["auto", "text", "json"] = "auto"
+    host: str = "127.0.0.1"  # where metrics and health are served
+    port: Annotated[int, Meta(ge=0, le=65535)] = 9464  # of them; 0 = any that is free
+    log_level: Literal["debug", "info", "warning", "error"] = "info"  # the least that is logged
+    log_format: Literal["auto", "text", "json"] = "auto"  # auto = text on a terminal, JSON elsewhere
 
     def __repr__(self) -> str:
         """For logs and tracebacks: only what differs from the defaults, secrets masked."""
@@ -215,7 +216,7 @@ def _convert(name: str, value: Any, hint: Any, where: str) -> Any:
         text = value.strip()
         if isinstance(hint, types.UnionType) and str in typing.get_args(hint):  # str | None
             return text if text.lower() not in ("none", "null", "") else None
-        if _is_list(hint) and not text.startswith("["):
+        if _is_list(hint) and not text.startswith(("[", "{")):
             value = [part.strip() for part in text.split(",") if part.strip()]
         elif text.lower() in ("true", "false"):
             value = text.lower() == "true"
@@ -226,12 +227,24 @@ def _convert(name: str, value: Any, hint: Any, where: str) -> Any:
                 value = msgspec.json.decode(text)
             except msgspec.DecodeError:
                 value = text
+    if PackEntry in typing.get_args(hint):
+        value = _packs(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{where}: {name}: must be a finite number")
     try:
         return msgspec.convert(value, hint, strict=True)
     except msgspec.ValidationError as e:
-        raise ConfigError(f"{where}: {name}: {'a secret of the wrong type' if 'password' in name or 'secret' in name else e}") from None
+        why = "a secret of the wrong type" if "password" in name or "secret" in name else str(e)
+        forms = ": write ids, id@version, or [{id, version?, context?, parameters?}]" if PackEntry in typing.get_args(hint) else ""
+        raise ConfigError(f"{where}: {name}: {why}{forms}") from None
+
+
+def _packs(value: Any) -> Any:
+    """An id alone, or id@version, is an entry; so is an object that is not in a list."""
+    if not isinstance(value, list):
+        value = [value]
+    split = [v.partition("@") if isinstance(v, str) else None for v in value]
+    return [v if s is None else {"id": s[0], "version": s[2] or None} for v, s in zip(value, split)]
 
 
 def _is_text(hint: Any) -> bool:

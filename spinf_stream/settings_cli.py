@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from spinf_stream.config import ConfigError, Loaded, Settings, load
 from spinf_stream.errors import UsageError
+from spinf_stream.settings_help import line, meanings
 
 QUESTIONS = ("questions", "packs", "pack_sources", "content", "max_content_tokens", "overlong", "scores_format")
 MODEL = ("model", "device", "dtype", "token_budget", "threads", "cache_dir")
@@ -22,7 +23,8 @@ def add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
     group = parser.add_argument_group("settings", "flags > SPINF_STREAM_* > config file > defaults; see `spinf-stream config`")
     group.add_argument("--config", metavar="FILE", help="TOML file of settings")
     for name in names:
-        group.add_argument("--" + name.replace("_", "-"), dest=name, metavar="V", default=argparse.SUPPRESS)
+        flag = "--" + name.replace("_", "-")
+        group.add_argument(flag, dest=name, metavar=meanings()[name].values, default=argparse.SUPPRESS, help=line(name).replace("%", "%%"))
 
 
 def loaded(args: argparse.Namespace, **fixed: object) -> Loaded:

@@ -78,7 +78,7 @@ def reload(old: list[Active], entries: Iterable[PackEntry], catalog: Catalog, mo
         try:
             new = activate(entry, catalog, models)
         except (PackError, OSError) as e:
-            before = [a for a in old if a.pack.id == entry.id and entry.context in (None, a.context)]
+            before = [a for a in old if a.pack.id == catalog.full(entry.id) and entry.context in (None, a.context)]
             out += before
             kept.append(f"{e}; " + (f"{before[0].pack.label} stays" if before else "it is not asked"))
             continue

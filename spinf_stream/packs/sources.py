@@ -9,6 +9,7 @@ A source that fails costs its own packs, never a start: the fault is kept, and t
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -60,15 +61,23 @@ class Catalog:
     def versions(self) -> list[Version]:
         return [v for versions in self._versions.values() for v in versions]
 
+    def full(self, name: str) -> str:
+        """`news` may stand for spinf-stream/news, unless somebody's own pack is called so."""
+        official = OFFICIAL_NAMESPACE + name
+        return official if name not in self._versions and official in self._versions else name
+
     def find(self, name: str, version: str | None = None) -> Version:
         """Without a version: the first that is available, else the first. Raises PackError."""
+        name = self.full(name)
         if name in self._conflicts:
             raise PackError(name, [Problem("$.pack", self._conflicts[name])])
         found = self._versions.get(name)
         if not found:
             where = ", ".join(s.listing.source for s in self.sources) or "no source"
             failed = "".join(f"; {p}" for p in self.problems[:5])
-            raise PackError(name, [Problem("$.pack", f"is in none of the sources ({where}){failed}")])
+            near = difflib.get_close_matches(name, self._versions, 1)
+            hint = f": did you mean {near[0]}?" if near else "; `spinf-stream packs list` shows what is"
+            raise PackError(name, [Problem("$.pack", f"is in none of the sources ({where}){hint}{failed}")])
         if version is None:
             return next((v for v in found if v.status == "available"), found[0])
         for v in found:

@@ -7,7 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from spinf_stream import cli
 from spinf_stream.config import ConfigError, Loaded, Settings, load, masked, shown
+from spinf_stream.settings_cli import ALL, QUESTIONS
+from spinf_stream.settings_help import line, meanings
 
 
 @pytest.fixture
@@ -69,6 +72,48 @@ def test_packs_from_a_file(toml) -> None:
 
 
 @pytest.mark.parametrize(
+    ("raw", "expect"),
+    [
+        ("news", [("news", None)]), ("a/b@1.2.0, news", [("a/b", "1.2.0"), ("news", None)]), ("", []), ('{"id": "x"}', [("x", None)]),
+        ('["news", {"id": "x", "version": "2"}]', [("news", None), ("x", "2")]),
+    ],
+)  # fmt: skip
+def test_a_pack_may_be_its_id_alone(toml, raw: str, expect: list[tuple[str, str | None]]) -> None:
+    assert [(p.id, p.version) for p in load({"packs": raw}, env={}).settings.packs] == expect
+    assert [(p.id, p.version) for p in load(env={"SPINF_STREAM_PACKS": raw}).settings.packs] == expect
+
+
+def test_a_pack_may_be_its_id_alone_in_a_file(toml) -> None:
+    packs = load(None, toml('packs = ["a@1", {id = "b", context = "c"}]'), {}).settings.packs
+    assert [(p.id, p.version, p.context) for p in packs] == [("a", "1", None), ("b", None, "c")]
+
+
+def test_every_setting_says_what_it_means_and_may_be() -> None:
+    found = meanings()
+    assert list(found) == list(Settings.__struct_fields__) and all(m.words and m.values for m in found.values())
+    assert found["delivery"].values == "at_least_once|exactly_once" and found["threads"].values == "1..1024"
+    assert found["port"].values == "0..65535" and found["dlq_max_ratio"].values == ">0..1" and found["create_topics"].values == "true|false"
+    assert found["max_age_seconds"].values == found["max_wait_ms"].values == "N" and found["packs"].values == "A,B,..."
+    assert line("max_wait_ms") == "a window closes this long after its oldest article, or when full (default 250)"
+    assert line("dedup_secret").startswith("HMAC key") and "default" not in line("dedup_secret")
+
+
+@pytest.mark.parametrize("command", ["worker", "config", "score"])
+def test_help_shows_the_meaning_and_the_values(command: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    shown_ = " ".join(capsys.readouterr().out.split())
+    names = ALL if command != "score" else QUESTIONS
+    assert all(" ".join(line(n).split()) in shown_ and f"--{n.replace('_', '-')} {meanings()[n].values}" in shown_ for n in names)
+
+
+def test_config_explains(capsys) -> None:
+    assert cli.main(["config", "--explain", "--threads", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "# CPU threads of the engine" in said and "[1..1024]\nthreads" in said and said.count("\n# ") >= len(ALL)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("broker = 'x'", "there is no setting 'broker', did you mean 'brokers'?"),
@@ -80,7 +125,12 @@ def test_packs_from_a_file(toml) -> None:
         ("max_age_seconds = nan", "max_age_seconds: must be a finite number"),
         ("drain_seconds = inf", "drain_seconds: must be a finite number"),
         ("delivery = 'twice'", "delivery: Invalid enum value 'twice'"),
-        ("packs = ['a']", "packs: Expected `object`, got `str`"),
+        ("packs = 5", "packs: Expected `object`, got `int` - at `$[0]`: write ids, id@version, or [{id, version?, context?, parameters?}]"),
+        ("packs = ['']", "packs: "),
+        ("threads = 10000000", "threads: Expected `int` <= 1024"),
+        ("token_budget = 100000000", "token_budget: Expected `int` <= 16777216"),
+        ("session_timeout_ms = 3000000000", "session_timeout_ms: Expected `int` <= 2147483647"),
+        ("drain_seconds = 1e9", "drain_seconds: Expected `float` <= 86400"),
         ("packs = [{id = 'a', colour = 1}]", "packs: Object contains unknown field `colour`"),
         ("input_topic = 'scores'", "three different topics"),
         ("dlq_topic = ''", "dlq_topic: a topic's name"),

@@ -288,3 +288,12 @@ def test_a_source_that_is_away_costs_its_own_packs_alone(hub: Hub, tmp_path: Pat
     hub.answers["/repos/o/r/commits/tags/v1"] = (403, b"")
     with pytest.raises(Away, match="GITHUB_TOKEN"):
         Github(tmp_path, hub.url).open(parse_spec("github:o/r@v1"))
+
+
+def test_an_official_pack_may_be_named_without_its_namespace(tmp_path: Path) -> None:
+    official = open_catalog([], tmp_path)
+    assert official.find("news").id == official.full("news") == "spinf-stream/news"
+    own = open_catalog([str(folder(tmp_path / "own", {"n.json": pack_file("news"), "m.json": pack_file("my/metals")}))], tmp_path)
+    assert own.find("news").id == own.full("news") == "news"  # somebody's own pack of that name is meant
+    with pytest.raises(PackError, match=r"did you mean my/metals\?"):
+        own.find("my/metal")
