@@ -100,6 +100,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # looking in
     host: str = "127.0.0.1"  # where metrics and health are served
     port: Annotated[int, Meta(ge=0, le=65535)] = 9464  # of them; 0 = any that is free
+    drift_baseline: str = ""  # a file of `packs baseline`: what score drift is measured against, before a pack's calibration
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # the least that is logged
     log_format: Literal["auto", "text", "json"] = "auto"  # auto = text on a terminal, JSON elsewhere
 

@@ -103,7 +103,7 @@ class Metrics:
 
         # what it depends on, and what its answers look like
         self.dependency_up = g("dependency_up", "1 when it answered the last probe; only those in use have a series", ("dependency",))
-        self.drift = g("score_drift_psi", "population-stability index of the latest scores against the pack's calibration traffic", ("pack", "context", "category"))
+        self.drift = g("score_drift_psi", "population-stability index of the latest scores against the pack's calibration traffic or the recorded baseline", ("pack", "context", "category"))
 
         self.reloads = c("reloads_total", "SIGHUPs by what came of them", result=("changed", "unchanged", "failed"))
         self.reload_kept = c("reload_kept_total", "packs and question files that a reload could not load; what was asked before stays")

@@ -1,4 +1,4 @@
-"""`spinf-stream packs`: list, show, validate, compare, begin and re-evaluate packs.
+"""`spinf-stream packs`: list, show, validate, compare, begin and re-evaluate packs; record what drift is measured against.
 
 A PACK is a file, or an id of the catalog, id@version. Nothing here needs a model or a broker.
 """
@@ -51,6 +51,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     p.add_argument("--set", action="append", default=[], metavar="CATEGORY=X", help="a category's threshold, or null to report only")
     p.add_argument("--critical", metavar="A,B,...", help="critical categories, '' for none")
     p.add_argument("--quiet", action="store_true", help="no summary")
+    p = _action(subs, "baseline", "record the scores of a topic as what drift is measured against (setting drift_baseline)")
+    p.add_argument("file", metavar="FILE", nargs="?", default="-", help="JSONL of scores records, - for standard input (default)")
+    p.add_argument("--out", metavar="FILE", default="-")
+    p.add_argument("--raw", action="append", default=[], metavar="PACK", help="take the model's own probabilities of this pack, which a draft has too; repeatable")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -195,6 +199,12 @@ def _evaluate(args: argparse.Namespace) -> int:
     if args.critical is not None:
         call["critical"] = [c.strip() for c in args.critical.split(",") if c.strip()]
     return evaluate_file(pack, args.file, args.out, call, origin, args.context, quiet=args.quiet)
+
+
+def _baseline(args: argparse.Namespace) -> int:
+    from spinf_stream.packs.baseline import record_file
+
+    return record_file(args.file, args.out, [find(args, name) for name in args.raw])
 
 
 def _setting(text: str) -> tuple[str, float | None]:

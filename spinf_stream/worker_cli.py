@@ -22,6 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from spinf_stream.engine.live import open_live
     from spinf_stream.engine.runner import Runner
+    from spinf_stream.packs import baseline
     from spinf_stream.stream.logs import set_up
     from spinf_stream.stream.tracing import check as check_tracing
     from spinf_stream.stream.worker import check, serve
@@ -29,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     settings = loaded(args).settings
     set_up(settings)
     check_tracing()
+    baseline.read(settings.drift_baseline)  # before a model is loaded in vain
     if args.check:
         code = asyncio.run(check(settings))
         open_live(settings)

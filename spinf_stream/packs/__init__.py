@@ -6,7 +6,7 @@
     active.py      the packs that a worker asks, and their exchange while it runs
     stored.py      answers out of stored records: reevaluate.py takes decisions again, calibrate.py fits, index.py folds
     calibrate.py   labels.py, constants.py, fit.py, figures.py -> report.py, plots.py
-    drift.py       how far live scores have moved from the traffic a pack was calibrated on
+    drift.py       how far live scores have moved from the traffic a pack was calibrated on, or from a baseline.py
     diff.py        what changed between two versions, and which scores stay comparable; draft.py begins a pack, show.py prints one
 
 The format is the peer's (spinf-serve 0.1.1), evaluated bit for bit as it does. Ours on top, all of it ignored by the peer:

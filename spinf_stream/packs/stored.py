@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,6 +11,8 @@ import numpy as np
 from spinf_stream.packs.file import Pack
 from spinf_stream.questions.plan import F64
 from spinf_stream.records import CompactScores, QueryScore
+
+Scores = list[QueryScore] | CompactScores
 
 
 class StoredError(ValueError):
@@ -44,13 +47,18 @@ def answers_of(record: dict[str, Any], pack: Pack, context: str | None = None) -
     if not raw:
         return []
     try:
-        if isinstance(raw, dict):
-            return _compact(msgspec.convert(raw, CompactScores), record, pack, context)
-        queries = msgspec.convert(raw, list[QueryScore])
+        scores: Scores = msgspec.convert(raw, CompactScores) if isinstance(raw, dict) else msgspec.convert(raw, list[QueryScore])
     except msgspec.ValidationError as e:
         raise StoredError(f"$.scores: {e}") from None
+    return answers_in(scores, [e for e in record.get("packs") or () if isinstance(e, dict)], pack, context)
+
+
+def answers_in(scores: Scores, entries: Sequence[Mapping[str, Any]], pack: Pack, context: str | None = None) -> list[Stored]:
+    """The same, of decoded scores and the record's `packs`. Raises StoredError."""
+    if isinstance(scores, CompactScores):
+        return _compact(scores, entries, pack, context)
     by_context: dict[str, list[QueryScore]] = {}
-    for q in queries:
+    for q in scores:
         if q.pack == pack.id and q.context is not None and context in (None, q.context):
             by_context.setdefault(q.context, []).append(q)
     return [Stored(name, *_collect(asked, pack)) for name, asked in by_context.items()]
@@ -72,8 +80,7 @@ def _collect(asked: list[QueryScore], pack: Pack) -> tuple[F64, F64]:
     return p, logprob
 
 
-def _compact(scores: CompactScores, record: dict[str, Any], pack: Pack, context: str | None) -> list[Stored]:
-    entries = [e for e in record.get("packs") or () if isinstance(e, dict)]
+def _compact(scores: CompactScores, entries: Sequence[Mapping[str, Any]], pack: Pack, context: str | None) -> list[Stored]:
     mine = [e for e in entries if e.get("id") == pack.id and context in (None, e.get("context"))]
     if not mine:
         return []

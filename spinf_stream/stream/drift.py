@@ -1,4 +1,4 @@
-"""Score drift of a running worker: the pack entries of fresh answers, compared with the traffic of their calibration.
+"""Score drift of a running worker: fresh answers of packs, compared with their calibration's traffic or a recorded baseline.
 
     passes -> intake.deliver: one append an answer -> here, every few seconds in a thread -> the gauge
 
@@ -9,15 +9,21 @@ latest articles needs no complete count. Duplicates are not counted again: their
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+import logging
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from spinf_stream.metrics import Metrics
-from spinf_stream.packs.drift import Drift
+from spinf_stream.packs.baseline import unasked
+from spinf_stream.packs.drift import Drift, Key, Recorded
+from spinf_stream.records import Answer
 from spinf_stream.stream import asked
 from spinf_stream.stream.pipeline import Pipeline
 
+log = logging.getLogger(__name__)
+
 TURN_SECONDS = 5.0
+NONE: Mapping[Key, Recorded] = MappingProxyType({})
 
 
 def show(metrics: Metrics, drift: Drift) -> None:
@@ -25,12 +31,16 @@ def show(metrics: Metrics, drift: Drift) -> None:
         metrics.drift.labels(pack, context, category).set(value)
 
 
-def count(drift: Drift, answers: Sequence[Sequence[dict[str, Any]]]) -> None:
-    for entries in answers:
-        drift.add(entries)
+def count(drift: Drift, answers: Sequence[Answer]) -> None:
+    """An answer from before a reload may lack what the packs of now ask; one that is compact and of several packs always does."""
+    first = not drift.unreadable
+    for answer in answers:
+        drift.add(answer.packs, answer.scores)
+    if first and drift.unreadable:
+        log.warning("score drift: an answer is left out, and so will others be: it %s", drift.why)
 
 
-async def follow(w: Pipeline, seconds: float = TURN_SECONDS) -> None:
+async def follow(w: Pipeline, recorded: Mapping[Key, Recorded] = NONE, seconds: float = TURN_SECONDS) -> None:
     """For as long as the worker runs. A reload may bring other packs, and with them other baselines."""
     drift = Drift()
     fresh = w.intake.judged
@@ -39,7 +49,9 @@ async def follow(w: Pipeline, seconds: float = TURN_SECONDS) -> None:
         packs = asked.packs(w.scorer)
         if (these := [(pack.digest, context) for pack, context in packs]) != watched:
             watched = these
-            drift.watch(packs)
+            drift.watch(packs, recorded)
+            if others := unasked(recorded, packs):
+                log.warning("drift_baseline: %d of its %d series are of no pack, context and category asked here, such as %s", len(others), len(recorded), " ".join(others[0]))
             w.metrics.drift.clear()
             show(w.metrics, drift)
         await asyncio.sleep(seconds)

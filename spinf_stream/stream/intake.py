@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spinf_stream.config import Settings
 from spinf_stream.engine.scorer import Prepared, Scorer
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 CHUNK = 32  # records a trip
 MAX_VALUE = 16 * 2**20  # bytes, checked before decoding
 MAX_HEADERS = (10_000, 2**20)  # how many, and their bytes
-JUDGED = 20_000  # answers kept for the drift figure until its next turn
+JUDGED = 2_000  # answers kept for the drift figure until its next turn: as many as it looks at
 AHEAD = 4  # budgets of tokens in flight: two passes, and two more to fill windows well
 
 
@@ -59,7 +59,7 @@ class Intake:
         self._more = asyncio.Event()
         self.room = asyncio.Event()  # set when the batcher may have room again, and when a drain begins
         self.idle = True  # nothing in hand
-        self.judged: deque[list[dict[str, Any]]] = deque(maxlen=JUDGED)  # the packs of fresh answers, read by drift.py
+        self.judged: deque[Answer] = deque(maxlen=JUDGED)  # fresh answers of packs, read by drift.py
 
     def put(self, partition: Partition, record: Record) -> None:
         self._queue.append(Read(partition, record, time.monotonic()))
@@ -165,7 +165,7 @@ class Intake:
         for work in works:
             if isinstance(work.verdict, Answer):
                 if work.verdict.packs:
-                    self.judged.append(work.verdict.packs)
+                    self.judged.append(work.verdict)
                 for pack, prompts in (work.prepared.by or self._scorer).questions_by_pack.items():
                     self._metrics.questions.labels(pack).inc(prompts)
         await self.answer(works, [i for w in works for i in w.items])

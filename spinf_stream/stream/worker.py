@@ -12,12 +12,14 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from spinf_stream.config import Settings
 from spinf_stream.engine.scorer import Scorer
 from spinf_stream.health import Server
 from spinf_stream.metrics import Metrics
+from spinf_stream.packs import baseline
+from spinf_stream.packs.drift import Key, Recorded
 from spinf_stream.stream import dependencies, drift, kafka, logs, startup, tracing, watch
 from spinf_stream.stream.check import check
 from spinf_stream.stream.passes import Runner
@@ -38,8 +40,9 @@ async def serve(
 
     `ends` are other end offsets by partition for the burst: nothing past them is scored. SIGHUP or `reload` reads the
     questions anew. With `stop` given no signal is touched. The runner is not closed. Raises UsageError where spans are
-    wanted and cannot be sent.
+    wanted and cannot be sent, or drift_baseline cannot be read.
     """
+    recorded = baseline.read(settings.drift_baseline)
     metrics = metrics or Metrics(scorer.engine.budget)
     describe(metrics, scorer, settings.device)
     pipeline: Pipeline | None = None
@@ -63,7 +66,7 @@ async def serve(
                 return 0
             pipeline = starting.result()
             pipeline.spawn(reloading(hung_up, scorer, runner, metrics, settings.device))
-            return await _run(pipeline, burst, stopped, aborted)
+            return await _run(pipeline, recorded, burst, stopped, aborted)
         except (kafka.Away, startup.Missing) as e:
             log.error("%s", e)
             return 3
@@ -94,12 +97,12 @@ async def _start(
             await asyncio.sleep(1.0)
 
 
-async def _run(w: Pipeline, burst: bool, stopped: asyncio.Event, aborted: asyncio.Event) -> int:
+async def _run(w: Pipeline, recorded: Mapping[Key, Recorded], burst: bool, stopped: asyncio.Event, aborted: asyncio.Event) -> int:
     failure: Stopped | None = None
     ended = None
     if burst:
         ended = asyncio.ensure_future(watch.until_burst_ends(w, w.ends or await watch.burst_ends(w)))
-    for watcher in (watch.gauges(w), watch.stalls(w), watch.progress(w), dependencies.probe(w), drift.follow(w)):
+    for watcher in (watch.gauges(w), watch.stalls(w), watch.progress(w), dependencies.probe(w), drift.follow(w, recorded)):
         w.spawn(watcher)
     await _first(stopped.wait(), w.failed, *([ended] if ended else []))
     if w.failed.done():

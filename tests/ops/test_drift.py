@@ -1,4 +1,6 @@
-"""Score drift from a real scorer to the gauge: a tiny model calibrated on its own traffic, then asked about other texts."""
+"""Score drift from a real scorer to the gauge: a tiny model calibrated on its own traffic, then asked about other texts;
+and a draft, whose own probabilities are followed from a recorded baseline.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,12 @@ import contextlib
 import json
 import random
 from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from fakes import FakeScorer
 from tiny import make_tiny
@@ -17,10 +22,14 @@ from tiny import make_tiny
 from spinf_stream.cli import main
 from spinf_stream.config import PackEntry, Settings
 from spinf_stream.engine.open import open_scorer
+from spinf_stream.engine.scorer import record
 from spinf_stream.engine.scoring import ArticleScorer
 from spinf_stream.metrics import PREFIX, Metrics
-from spinf_stream.packs.drift import LEAST
-from spinf_stream.records import Article
+from spinf_stream.packs import baseline
+from spinf_stream.packs.drift import LEAST, Baseline, Key, Recorded
+from spinf_stream.packs.evaluate import Evaluator
+from spinf_stream.packs.stored import answers_in
+from spinf_stream.records import JSON, Answer, Article, Origin, encode
 from spinf_stream.stream import asked, drift
 
 WORDS = ["market", "match", "vote", "storm", "goal", "share", "law", "rain", "song", "chip"]
@@ -38,32 +47,42 @@ def texts(count: int, seed: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def scorer(tmp_path_factory: pytest.TempPathFactory) -> ArticleScorer:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("drift")
     make_tiny(folder / "tiny")
     (folder / "draft.json").write_text(json.dumps(DRAFT))
+    return folder
+
+
+def opened(folder: Path, pack: Path, **more: Any) -> ArticleScorer:
+    return open_scorer(
+        Settings(model=str(folder / "tiny"), cache_dir=str(folder / "cache"), device="cpu", threads=1, packs=(PackEntry("my/live"),), pack_sources=(str(pack),), **more)
+    )
+
+
+@pytest.fixture(scope="module")
+def scorer(folder: Path) -> ArticleScorer:
     rows = [{"id": f"r{i}", "text": t, "label": {"sport": i % 2 == 0}} for i, t in enumerate(texts(300, 1))]
     (folder / "data.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     model = ["--model", str(folder / "tiny"), "--cache-dir", str(folder / "cache"), "--device", "cpu"]
     assert main(["calibrate", str(folder / "draft.json"), str(folder / "data.jsonl"), *model, "--no-plots", "--out", str(folder / "made")]) == 0
-    return open_scorer(
-        Settings(model=str(folder / "tiny"), cache_dir=str(folder / "cache"), device="cpu", threads=1, packs=(PackEntry("my/live"),), pack_sources=(str(folder / "made" / "pack.json"),))
-    )
+    return opened(folder, folder / "made" / "pack.json")
 
 
-def packs_of(scorer: ArticleScorer, contents: list[str]) -> list[list[dict[str, Any]]]:
+def answered(scorer: ArticleScorer, contents: list[str]) -> list[Answer]:
     out = []
     for i in range(0, len(contents), 20):
         items = [scorer.prepare(Article(text=t)) for t in contents[i : i + 20]]
         output = scorer.engine.collect(scorer.engine.submit(scorer.pack(items)))
-        out += [answer.packs for answer in scorer.answers(items, output)]
+        out += scorer.answers(items, output)
     return out
 
 
-async def followed(scorer: object, *batches: list[list[dict[str, Any]]]) -> list[float | None]:
+async def followed(scorer: object, *batches: list[Answer], recorded: Mapping[Key, Recorded] = drift.NONE) -> list[float | None]:
     """The gauge after each batch, as the running worker would have it."""
-    metrics, judged = Metrics(2048), deque[list[dict[str, Any]]]()
-    task = asyncio.create_task(drift.follow(SimpleNamespace(scorer=scorer, metrics=metrics, intake=SimpleNamespace(judged=judged)), 0.01))  # type: ignore[arg-type]
+    metrics, judged = Metrics(2048), deque[Answer]()
+    w: Any = SimpleNamespace(scorer=scorer, metrics=metrics, intake=SimpleNamespace(judged=judged))
+    task = asyncio.create_task(drift.follow(w, recorded, 0.01))
     out = []
     for batch in batches:
         judged.extend(batch)
@@ -80,13 +99,59 @@ async def followed(scorer: object, *batches: list[list[dict[str, Any]]]) -> list
 
 
 def test_the_gauge_follows_the_scores(scorer: ArticleScorer) -> None:
-    usual = packs_of(scorer, texts(LEAST + 40, 2))
-    highest = sorted(usual, key=lambda entries: entries[0]["categories"]["sport"]["score"])[-40:]
+    usual = answered(scorer, texts(LEAST + 40, 2))
+    highest = sorted(usual, key=lambda a: a.packs[0]["categories"]["sport"]["score"])[-40:]
     other = 6 * highest  # a source with one kind of news
     few, steady, moved = asyncio.run(followed(scorer, usual[: LEAST - 1], usual[LEAST - 1 :], other))
     assert few is None, "too few articles have no figure"
     assert steady is not None and steady < 0.2
     assert moved is not None and moved > 0.25 and moved > 3 * steady
+
+
+def stored(folder: Path, scorer: ArticleScorer, answers: list[Answer]) -> Path:
+    """The records as they would be in the scores topic."""
+    made = [
+        record(scorer, a, "scored", f"a{i}", Origin("articles", 0, i, 0), Article(text="")) for i, a in enumerate(answers)
+    ]  # fmt: skip
+    path = folder / "scores.jsonl"
+    path.write_bytes(b"".join(encode(r, JSON) + b"\n" for r in made))
+    return path
+
+
+@pytest.mark.parametrize("scores_format", ["full", "compact"])
+def test_a_draft_is_followed_from_a_recorded_baseline(folder: Path, scores_format: str) -> None:
+    draft = opened(folder, folder / "draft.json", scores_format=scores_format)
+    usual = answered(draft, texts(2 * LEAST + 40, 2))
+    assert usual[0].packs[0]["categories"] is None, "a draft has no scores"
+    scores, out = stored(folder, draft, usual[:LEAST]), folder / "baseline.json"
+    assert main(["packs", "baseline", str(scores), "--out", str(out)]) == 1, "and so nothing to record"
+    assert main(["packs", "baseline", str(scores), "--raw", str(folder / "draft.json"), "--out", str(out)]) == 0
+    recorded = baseline.read(str(out))
+    assert [(*key, r.raw) for key, r in recorded.items()] == [("my/live", "plain", "sport", True)]
+    figure = Evaluator(asked.packs(draft)[0][0])
+    highest = sorted(usual, key=lambda a: figure.raw(answers_in(a.scores, a.packs, figure.pack)[0].p[None])[0, 0])[-40:]
+    without = asyncio.run(followed(draft, usual[LEAST:]))
+    assert without == [None]
+    few, steady, moved = asyncio.run(followed(draft, usual[LEAST : 2 * LEAST - 1], usual[2 * LEAST - 1 :], 6 * highest, recorded=recorded))
+    assert few is None and steady is not None and steady < 0.2
+    assert moved is not None and moved > 0.25 and moved > 3 * steady
+
+
+def test_a_recorded_baseline_goes_before_the_calibration(folder: Path, scorer: ArticleScorer) -> None:
+    """Traffic other than the calibration's is steady by a baseline of its own."""
+    usual = answered(scorer, texts(2 * LEAST, 4))
+    other = sorted(usual, key=lambda a: a.packs[0]["categories"]["sport"]["score"])[LEAST:]
+    out = folder / "other.json"
+    assert main(["packs", "baseline", str(stored(folder, scorer, other)), "--out", str(out)]) == 0
+    by_pack, by_baseline = asyncio.run(followed(scorer, other)), asyncio.run(followed(scorer, other, recorded=baseline.read(str(out))))
+    assert by_pack[0] is not None and by_pack[0] > 0.5
+    assert by_baseline[0] is not None and by_baseline[0] < 0.01
+
+
+def test_a_baseline_of_other_packs_is_said(scorer: ArticleScorer, caplog: pytest.LogCaptureFixture) -> None:
+    recorded = {Key("my/other", "plain", "sport"): Recorded(Baseline(np.array([0.5]), np.array([0.5, 0.5])), False)}
+    asyncio.run(followed(scorer, [], recorded=recorded))
+    assert "1 of its 1 series are of no pack, context and category asked here, such as my/other plain sport" in caplog.text
 
 
 def test_a_scorer_says_what_it_asks(scorer: ArticleScorer) -> None:
@@ -96,12 +161,12 @@ def test_a_scorer_says_what_it_asks(scorer: ArticleScorer) -> None:
 
 
 def test_a_reload_brings_its_baselines_and_takes_the_old_figures_away(scorer: ArticleScorer) -> None:
-    entries = packs_of(scorer, texts(LEAST, 3))
+    entries = answered(scorer, texts(LEAST, 3))
     metrics, judged, w = Metrics(2048), deque(entries), SimpleNamespace(scorer=FakeScorer())
     w.metrics, w.intake = metrics, SimpleNamespace(judged=judged)
 
     async def main() -> list[bool]:
-        task = asyncio.create_task(drift.follow(w, 0.01))  # type: ignore[arg-type]
+        task = asyncio.create_task(drift.follow(w, seconds=0.01))  # type: ignore[arg-type]
         shown = []
         for now in (FakeScorer(), scorer, FakeScorer()):
             w.scorer = now
