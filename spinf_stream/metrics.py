@@ -60,6 +60,10 @@ class Metrics:
         self.budget.set(budget)
         self.engine_busy = g("engine_busy_ratio", "device time over wall time since the first pass")
         self.engine_seconds = c("engine_busy_seconds_total", "device time of passes; 1 minus its rate is the idle share")
+        self.device_used = g("device_memory_used_bytes", "memory of the GPU in use, by every process; absent on a CPU", ("device",))
+        self.device_total = g("device_memory_total_bytes", "memory that the GPU has", ("device",))
+        self.device_peak = g("device_memory_peak_bytes", "the most that tensors of this process have taken", ("device",))
+        self.device_watts = g("device_power_watts", "what the GPU draws; absent without NVML's Python binding", ("device",))
         self.floors = g("floors", "prompts with a floor, by whether the cache had it at the start", source=("cached", "computed"))
 
         # time

@@ -116,6 +116,7 @@ def view(before: Scrape, now: Scrape) -> list[str]:
         "",
         f"fill           {_bar(fill)} {fill:4.0%} of {now.sum('token_budget_effective') / max(1, now.workers):.0f} tokens",
         f"device busy    {_bar(busy)} {busy:4.0%}",
+        *_memory(now),
         "",
         "outcomes       " + "  ".join(f"{name} {value:.0f}" for name, value in outcomes.items()),
         "dead letters   " + ("  ".join(f"{name} {value:.0f}" for name, value in dead.items()) or "none"),
@@ -123,6 +124,15 @@ def view(before: Scrape, now: Scrape) -> list[str]:
     ]
     lines += [f"no answer      {url}" for url in now.away]
     return lines
+
+
+def _memory(now: Scrape) -> list[str]:
+    """Of GPUs; a worker on a CPU has no such series."""
+    used, total = now.sum("device_memory_used_bytes"), now.sum("device_memory_total_bytes")
+    if not total:
+        return []
+    watts = now.values("device_power_watts")
+    return [f"device memory  {_bar(used / total)} {used / total:4.0%} of {total / 2**30:.0f} GiB" + (f"   {sum(watts):.0f} W" if watts else "")]
 
 
 def _bar(share: float) -> str:

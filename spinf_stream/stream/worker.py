@@ -20,7 +20,7 @@ from spinf_stream.health import Server
 from spinf_stream.metrics import Metrics
 from spinf_stream.packs import baseline
 from spinf_stream.packs.drift import Key, Recorded
-from spinf_stream.stream import dependencies, drift, kafka, logs, startup, tracing, watch
+from spinf_stream.stream import dependencies, device, drift, kafka, logs, startup, tracing, watch
 from spinf_stream.stream.check import check
 from spinf_stream.stream.passes import Runner
 from spinf_stream.stream.pipeline import Pipeline, Stopped
@@ -102,7 +102,7 @@ async def _run(w: Pipeline, recorded: Mapping[Key, Recorded], burst: bool, stopp
     ended = None
     if burst:
         ended = asyncio.ensure_future(watch.until_burst_ends(w, w.ends or await watch.burst_ends(w)))
-    for watcher in (watch.gauges(w), watch.stalls(w), watch.progress(w), dependencies.probe(w), drift.follow(w, recorded)):
+    for watcher in (watch.gauges(w), watch.stalls(w), watch.progress(w), dependencies.probe(w), drift.follow(w, recorded), device.follow(w)):
         w.spawn(watcher)
     await _first(stopped.wait(), w.failed, *([ended] if ended else []))
     if w.failed.done():

@@ -73,7 +73,10 @@ def exported() -> frozenset[str]:
     m.of_partition("articles", 0)
     m.lag.labels("articles", "0")
     m.questions.labels("")
+    m.warnings.labels("spinf_stream.stream.worker")
     m.dependency_up.labels("kafka")
+    for gauge in (m.device_used, m.device_total, m.device_peak, m.device_watts):
+        gauge.labels("cuda:0")
     m.drift.labels("pack", "plain", "category")
     m.info("fp_0", "0", "Engine", "cpu")
     return frozenset(sample.name for metric in m.registry.collect() for sample in metric.samples)

@@ -20,7 +20,10 @@ from tiny import make_tiny
 pytestmark = pytest.mark.kafka
 
 # what a healthy stack with questions of its own has no series of, and why
-EMPTY = {"panel Score drift": "a question file is no pack and has no baseline"}
+EMPTY = {
+    "panel Score drift": "a question file is no pack and has no baseline",
+    "panel Device memory and power": "a CPU has none",
+}
 
 QUESTIONS = """
 [[queries]]
