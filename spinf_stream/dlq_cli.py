@@ -6,12 +6,17 @@ import argparse
 import asyncio
 import datetime as dt
 import sys
-from typing import get_args
+from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
 
 from spinf_stream.errors import UsageError
 from spinf_stream.records import Reason
 from spinf_stream.replay_cli import span
 from spinf_stream.settings_cli import KAFKA, add_settings, loaded
+
+if TYPE_CHECKING:
+    from spinf_stream.stream.replay import Letter
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +26,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         one.add_argument("--reason", action="append", default=[], choices=sorted(get_args(Reason)), help="only these; may be repeated")
         one.add_argument("--from", dest="since", metavar="TIME", help="RFC 3339, by the records' own time")
         one.add_argument("--to", dest="until", metavar="TIME", help="before this time")
+        if name == "list":
+            one.add_argument("--json", action="store_true", help="one line of JSON each, without the article")
         if name == "replay":
             one.add_argument("--all", action="store_true", help="without --reason or --from: everything in the topic")
             one.add_argument("--dry-run", action="store_true", help="count, send nothing")
@@ -44,11 +51,24 @@ async def _list(args: argparse.Namespace) -> int:
     count = 0
     async for letter in letters(loaded(args).settings, *span(args), args.reason):
         count += 1
+        if args.json:
+            print(msgspec.json.encode(described(letter)).decode())
+            continue
         when = dt.datetime.fromtimestamp(max(letter.record.timestamp, 0) / 1000, dt.UTC)
         hops = f"  replayed {letter.hops} x" if letter.hops else ""
         print(f"{when:%Y-%m-%dT%H:%M:%SZ}  {letter.reason:<17}  {letter.origin}  {letter.message}{hops}")
     print(f"{count} dead letters", file=sys.stderr)
     return 0
+
+
+def described(letter: Letter) -> dict[str, Any]:
+    """A dead letter without its value: where it is, where it came from, why, and whether it can be sent again."""
+    r = letter.record
+    return {
+        "reason": letter.reason, "message": letter.message, "origin": letter.origin, "place": r.place, "timestamp": r.timestamp,
+        "key": None if r.key is None else r.key.decode("utf-8", "backslashreplace"), "bytes": len(r.value or b""),
+        "hops": letter.hops, "obstacle": letter.obstacle,
+    }  # fmt: skip
 
 
 async def _replay(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`spinf-stream replay --from TIME --to TIME`: score a span of the input again, in a group of its own, and exit."""
+"""`spinf-stream replay --from TIME --to TIME`, or --all: score a span of the input again, in a group of its own, and exit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from spinf_stream.settings_cli import ALL, add_settings, loaded
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--from", dest="since", metavar="TIME", help="RFC 3339; records of this time and later (default: all)")
+    parser.add_argument("--from", dest="since", metavar="TIME", help="RFC 3339; records of this time and later (default: the first)")
     parser.add_argument("--to", dest="until", metavar="TIME", help="records before this time (default: up to now)")
+    parser.add_argument("--all", action="store_true", help="without --from and --to: the whole topic")
     parser.add_argument("--replay-group", metavar="NAME", help="group of this replay; several workers of one replay name the same")
     parser.add_argument("--no-dedup", action="store_true", help="score everything again, whatever Redis remembers")
     add_settings(parser, ALL)
@@ -26,6 +27,8 @@ def run(args: argparse.Namespace) -> int:
     from spinf_stream.stream.replay import plan
     from spinf_stream.stream.worker import serve
 
+    if not (args.since or args.until or args.all):
+        raise UsageError("replay: say which, with --from, --to or --all")
     settings = loaded(args).settings
     set_up(settings)
     try:

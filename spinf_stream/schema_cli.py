@@ -5,21 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 
-import msgspec
-
-from spinf_stream.records import Article, Scores
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("record", nargs="?", choices=("article", "scores", "questions", "all"), default="all")
 
 
 def run(args: argparse.Namespace) -> int:
-    from spinf_stream.questions.spec import QuestionFile
+    from spinf_stream.schema import schemas
 
-    types = {"article": Article, "scores": Scores, "questions": QuestionFile}
-    if args.record == "all":
-        print(json.dumps({name: msgspec.json.schema(t) for name, t in types.items()}, indent=2))
-    else:
-        print(json.dumps(msgspec.json.schema(types[args.record]), indent=2))
+    made = schemas()
+    print(json.dumps(made if args.record == "all" else made[args.record], indent=2))
     return 0

@@ -7,12 +7,15 @@ tokens score around -20, where float32 itself steps by 2e-6. Plain bfloat16 prom
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spinf_stream.settings_cli import MODEL, add_settings, loaded
@@ -44,16 +47,50 @@ def run(args: argparse.Namespace) -> int:
         print(trial.digest())
         return 0
     where = executor.numerics["device"]
-    print(f"{model.stack.name} ({model.stack.scheme}) on {where}, {short(fingerprint(executor, model.encoder.digest))}")
-    began, failed = time.monotonic(), 0
+    full = fingerprint(executor, model.encoder.digest)
+    print(f"{model.stack.name} ({model.stack.scheme}) on {where}, {short(full)}", flush=True)
+    pace, failed = Pace(settings.cache() / "gates" / f"{full[:32]}.pace"), 0
+    pace.show()
     for gate in gates(executor, trial):
         failed += not report(gate)
+        pace.step()
     if not args.one_process:
         same = second_process() == hashlib.sha256(trial.digest().encode()).hexdigest()
-        print(f"{'ok  ' if same else 'FAIL'}  a second process gives the same bits", flush=True)
+        print(f"{clear()}{'ok  ' if same else 'FAIL'}  a second process gives the same bits", flush=True)
         failed += not same
-    print(f"{failed} failed, {time.monotonic() - began:.1f} s")
+        pace.step()
+    print(f"{failed} failed, {pace.end():.1f} s")
     return 1 if failed else 0
+
+
+class Pace:
+    """How far it is, on a terminal's standard error; what the last run took tells how long this one will."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._began, self._done = time.monotonic(), 0
+        try:
+            gates, seconds = json.loads(path.read_bytes())
+            self._known = f" of {int(gates)}, about {float(seconds):.0f} s in all"
+        except (OSError, ValueError, TypeError):
+            self._known = ", for the first time here: some are longer than others"
+
+    def step(self) -> None:
+        self._done += 1
+        self.show()
+
+    def show(self) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\033[Kgate {self._done + 1}{self._known}, {time.monotonic() - self._began:.0f} s so far\r", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> float:
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        seconds = time.monotonic() - self._began
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.write_text(json.dumps([self._done, seconds]))
+        return seconds
 
 
 def trial_of(executor: Executor) -> Trial:
@@ -77,8 +114,13 @@ def gates(executor: Executor, trial: Trial) -> Iterator[Gate]:
 
 
 def report(gate: Gate) -> bool:
-    print(f"{'ok  ' if gate.passed else 'FAIL'}  {gate.name}: {'the same bits' if gate.worst == 0 else f'{gate.worst:.2e}'}", flush=True)
+    print(f"{clear()}{'ok  ' if gate.passed else 'FAIL'}  {gate.name}: {'the same bits' if gate.worst == 0 else f'{gate.worst:.2e}'}", flush=True)
     return gate.passed
+
+
+def clear() -> str:
+    """What takes the progress line away, where both are shown on one terminal."""
+    return "\r\033[K" if sys.stdout.isatty() and sys.stderr.isatty() else ""
 
 
 def second_process() -> str:

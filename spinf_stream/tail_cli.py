@@ -12,7 +12,7 @@ import msgspec
 
 from spinf_stream.config import Settings
 from spinf_stream.errors import UsageError
-from spinf_stream.records import MSGPACK, Scores
+from spinf_stream.records import MSGPACK, CompactScores, Scores
 from spinf_stream.settings_cli import KAFKA, add_settings, loaded
 from spinf_stream.stream.flow import Record
 from spinf_stream.table import block
@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.last < 0:
         raise UsageError("--last must be 0 or more")
+    if args.query is not None and args.json:
+        raise UsageError("--query shows a table, --json every field: keep one")
     settings = loaded(args).settings
     try:
         unread = asyncio.run(_tail(settings, args))
@@ -45,21 +47,48 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _tail(s: Settings, args: argparse.Namespace) -> int:
-    """The number of records that are no scores."""
+    """The number of records that are no scores, or do not have the question that is asked for."""
     from spinf_stream.stream.topics import read
 
     unread = 0
+    told: set[tuple[str, ...]] = set()
     last = None if args.from_beginning else args.last
     async with contextlib.aclosing(read(s, s.output_topic, last=last, follow=args.follow)) as records:
         async for record in records:
             try:
                 text = shown(record, args)
+                names = () if args.query is None else lacking(record, args.query)
             except msgspec.DecodeError as e:
                 unread += 1
                 print(f"{record.place}: not a scores record: {e}", file=sys.stderr)
                 continue
+            if names:
+                unread += 1
+                if names not in told:  # once for each set of questions
+                    print(f"{record.place}: there is no question {args.query!r}; there are: {', '.join(names)}", file=sys.stderr)
+                told.add(names)
+                continue
             print(text, flush=args.follow)
     return unread
+
+
+def lacking(record: Record, query: str) -> tuple[str, ...]:
+    """The ids of the questions that a record has, if `query` is none of them. Compact scores do not name theirs."""
+    scores = _decoded(record)
+    if scores is None or isinstance(scores.scores, CompactScores):
+        return ()
+    names = dict.fromkeys([*(q.id for q in scores.scores), *(str(s.get("id")) for s in scores.slots)])
+    return () if query in names else tuple(names)
+
+
+def _decoded(record: Record) -> Scores | None:
+    if record.value is None:
+        return None
+    return (_msgpack if _packed(record) else _json).decode(record.value)
+
+
+def _packed(record: Record) -> bool:
+    return dict(record.headers).get("content-type") == MSGPACK.encode()
 
 
 def shown(record: Record, args: argparse.Namespace) -> str:
@@ -67,8 +96,8 @@ def shown(record: Record, args: argparse.Namespace) -> str:
     if record.value is None:
         key = (record.key or b"").decode("utf-8", "backslashreplace")
         return msgspec.json.encode({"key": key, "outcome": "tombstone"}).decode() if args.json else f"{key}  tombstone  [{record.place}]"
-    packed = dict(record.headers).get("content-type") == MSGPACK.encode()
     if args.json:
-        return msgspec.json.encode((msgspec.msgpack.decode if packed else msgspec.json.decode)(record.value)).decode()
-    scores = (_msgpack if packed else _json).decode(record.value)
+        return msgspec.json.encode((msgspec.msgpack.decode if _packed(record) else msgspec.json.decode)(record.value)).decode()
+    scores = _decoded(record)
+    assert scores is not None
     return "\n".join(block(scores, args.query, args.all_options, shutil.get_terminal_size((120, 24)).columns))

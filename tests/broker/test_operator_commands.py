@@ -146,6 +146,40 @@ def test_tail_is_a_table_with_lift(kafka: str, topics, capsys: pytest.CaptureFix
     assert lines[1] == {"key": "gone", "outcome": "tombstone"}
 
 
+def test_tail_says_which_questions_there_are(kafka: str, topics, capsys: pytest.CaptureFixture[str]) -> None:
+    topic = topics(1)
+    other = scores("a3", scores=[], slots=[{"id": "amount", "kind": "currency", "combinations": []}])
+    sent = [Rec(encode(s), s.id.encode()) for s in (scores("a1"), scores("a2"), other)] + [Rec(None, b"gone")]
+    kafka_io.run(kafka_io.produce(kafka, topic, sent))
+    assert tail(kafka, topic, "--query", "secton") == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [f"gone  tombstone  [{topic}-0-3]"]
+    assert err.splitlines() == [
+        f"{topic}-0-0: there is no question 'secton'; there are: section, about", f"{topic}-0-2: there is no question 'secton'; there are: amount",
+    ]  # fmt: skip
+    assert tail(kafka, topic, "--query", "amount") == 1 and "a3 scored" in capsys.readouterr().out
+    assert tail(kafka, topic, "--query", "amount", "--last", "2") == 0
+    assert tail(kafka, topic, "--query", "amount", "--json") == 2
+
+
+def test_replay_asks_for_a_span(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "--brokers", "127.0.0.1:1"]) == 2
+    assert "say which, with --from, --to or --all" in capsys.readouterr().err
+    for span in (["--all"], ["--from", "2026-01-01"], ["--to", "2026-01-01"]):
+        assert main(["replay", *span, "--brokers", "127.0.0.1:1"]) == 3
+
+
+def test_schemas_describe_slots_and_packs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "scores"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    inside = found["$defs"]
+    assert {f.name for f in msgspec.structs.fields(Scores)} == set(inside["Scores"]["properties"])
+    for name, struct in (("slots", "SlotScore"), ("packs", "PackScore")):
+        assert inside["Scores"]["properties"][name]["items"] == {"$ref": f"#/$defs/{struct}"}
+    assert "start" in inside["SlotAnswer"]["required"] and "value" not in inside["SlotAnswer"]["required"]
+    assert main(["schema"]) == 0 and set(json.loads(capsys.readouterr().out)) == {"article", "scores", "questions"}
+
+
 def test_tail_shows_compact_scores_slots_and_packs(kafka: str, topics, capsys: pytest.CaptureFixture[str]) -> None:
     topic = topics(1)
     slots = [{"id": "who", "kind": "text", "combinations": [{"values": {}, "answers": [{"text": " Ada", "p": 0.5}], "mass": 0.6}]}]

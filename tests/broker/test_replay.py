@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 from typing import Any
 
 import kafka_io
@@ -46,6 +47,12 @@ def test_letters_are_listed_and_sent_again_at_most_three_times(kafka: str, topic
     assert "engine_error" in lines[0] and f"{t.source}-0-1" in lines[0] and "sick word" not in out.out
     assert dlq(t, "list", "--reason", "schema") == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
+    assert dlq(t, "list", "--json") == 0
+    said = capsys.readouterr().out
+    listed = [json.loads(line) for line in said.splitlines()]
+    assert [(x["reason"], x["origin"], x["key"]) for x in listed[:2]] == [("engine_error", f"{t.source}-0-1", "sick"), ("schema", f"{t.source}-0-2", "schema")]
+    assert listed[1]["bytes"] == len(b'{"text": 5}') and listed[1]["obstacle"] is None and listed[1]["hops"] == 0
+    assert all(x["place"].startswith(t.dlq) for x in listed) and sum(x["obstacle"] is not None for x in listed) == 2 and "sick word" not in said
 
     with pytest.raises(UsageError, match="say which"):
         dlq(t, "replay")

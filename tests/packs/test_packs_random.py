@@ -7,6 +7,7 @@ import math
 import random
 from typing import Any
 
+import msgspec
 import numpy as np
 import pack_plain as plain
 import pytest
@@ -16,6 +17,7 @@ from spinf_stream.packs.decide import interpolate
 from spinf_stream.packs.evaluate import Evaluator, rounded
 from spinf_stream.packs.file import from_doc, loads
 from spinf_stream.packs.problems import PackError
+from spinf_stream.schema import PackScore
 
 VALID = 130
 BROKEN = 170
@@ -45,6 +47,9 @@ def test_a_valid_pack_evaluates_as_the_plain_loop_does(seed: int) -> None:
         assert {k: got[k] for k in ("categories", "decision")} == plain.entry(doc, answers)
         assert got["calibrated"] is True and "warning" not in got
         assert got == ev.evaluate(p[row], logprob[row])
+        assert msgspec.convert(got, PackScore) == got  # as `spinf-stream schema` says
+    untold = Evaluator(pack, models=("other",)).evaluate(p[0], logprob[0])
+    assert untold["decision"] is None and msgspec.convert(untold, PackScore) == untold
 
 
 def _softmax_of(doc: dict[str, Any], flat: list[float]) -> plain.Answers:

@@ -16,6 +16,7 @@ from spinf_stream.engine.scorer import record
 from spinf_stream.errors import UsageError
 from spinf_stream.packs.draft import draft
 from spinf_stream.records import Article, Origin, encode
+from spinf_stream.schema import SlotScore
 
 QUERIES = [
     {"id": "who", "template": "\n\nWho is {x}:{*}", "combinations": [{"x": "first"}, {"x": "last"}], "max_tokens": 4},
@@ -60,6 +61,7 @@ def test_a_record_has_its_slots(settings):
     assert got[1].slots[1]["combinations"][0] == {"values": {}, "answers": [], "mass": 0.0}
     line = json.loads(encode(record(scorer, got[0], "scored", "a", Origin("t", 0, 0, 0), article)))
     assert line["slots"] == slots
+    assert [msgspec.convert(a.slots, list[SlotScore]) for a in got] == [a.slots for a in got], "as `spinf-stream schema` says"
 
 
 def test_nothing_beyond_what_was_read_is_copied_or_grounded(settings):

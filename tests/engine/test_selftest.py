@@ -1,0 +1,47 @@
+"""The self-test says how far it is, and from the second time on how long it takes."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from spinf_stream import selftest_cli
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_knows_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Terminal()
+    monkeypatch.setattr(selftest_cli.sys, "stderr", shown)
+    now = [100.0]
+    monkeypatch.setattr(selftest_cli.time, "monotonic", lambda: now[0])
+    first = selftest_cli.Pace(tmp_path / "gates" / "x.pace")
+    first.show()
+    now[0] += 20
+    first.step()
+    now[0] += 22
+    first.step()
+    assert first.end() == 42 and "gate 1, for the first time here" in shown.getvalue() and "gate 2, " in shown.getvalue()
+    shown.truncate(0)
+    again = selftest_cli.Pace(tmp_path / "gates" / "x.pace")
+    now[0] += 5
+    again.show()
+    assert "gate 1 of 2, about 42 s in all, 5 s so far" in shown.getvalue()
+    (tmp_path / "gates" / "x.pace").write_text("{}")
+    selftest_cli.Pace(tmp_path / "gates" / "x.pace").show()
+    assert shown.getvalue().count("for the first time here") == 1
+
+
+def test_nothing_but_the_gates_goes_into_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = io.StringIO()
+    monkeypatch.setattr(selftest_cli.sys, "stderr", silent)
+    pace = selftest_cli.Pace(tmp_path / "x.pace")
+    pace.show()
+    pace.step()
+    pace.end()
+    assert silent.getvalue() == "" and selftest_cli.clear() == ""
