@@ -6,6 +6,7 @@ once, in one buffer; nothing else is as large.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -37,12 +38,21 @@ class Dense(NamedTuple):
     second: torch.Tensor
 
 
+Logits = Callable[[torch.Tensor, int, int, torch.Tensor], None]  # hidden [n, H], tokens from, to, out [n, to - from] float32
+
+
 class SlotHead:
-    def __init__(self, embed: torch.Tensor, softcap: float | None) -> None:
+    """logits: computes them in place of plain torch. Then every sum is taken over `rows` rows, however many there are: in
+    what order a GPU adds up a row depends on how many rows there are, never on what the others hold."""
+
+    def __init__(
+        self, embed: torch.Tensor, softcap: float | None, logits: Logits | None = None, rows: int = ROWS, piece: int = PIECE
+    ) -> None:
         self.embed, self.softcap = embed, softcap
+        self.logits, self.rows, self.piece = logits, rows, piece  # piece: a multiple of RUN
         self.vocab = len(embed)
-        self.pieces = -(-self.vocab // PIECE)
-        self.buffer: torch.Tensor | None = None  # [pieces, ROWS, PIECE] float32, -inf behind the vocabulary's end
+        self.pieces = -(-self.vocab // piece)
+        self.buffer: torch.Tensor | None = None  # [pieces, rows, piece] float32, -inf behind the vocabulary's end
         self.automata: dict[int, Automaton] = {}  # keeps their ids from being given to others
         self.dense: dict[int, Dense] = {}
         self.sets: dict[tuple[int, int], Sets] = {}
@@ -53,8 +63,8 @@ class SlotHead:
         out = Grown(
             np.full((r, step.top), -1, np.int32), np.full((r, step.top), -np.inf), np.zeros(r), np.zeros(r), np.zeros(len(step.pick)), 0.0
         )
-        for lo in range(0, r, ROWS):
-            hi = min(r, lo + ROWS)
+        for lo in range(0, r, self.rows):
+            hi = min(r, lo + self.rows)
             logits, total = self._logits(hidden[lo:hi])
             self._picks(logits, total, step, lo, hi, out)
             groups = np.unique(np.stack([step.automaton[lo:hi], step.state[lo:hi]]), axis=1).T.tolist()
@@ -72,16 +82,38 @@ class SlotHead:
     def _logits(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """([pieces, n, PIECE], the log-sum-exp of each row [n] in float64)."""
         if self.buffer is None:
-            self.buffer = torch.full((self.pieces, ROWS, PIECE), -torch.inf, dtype=torch.float32, device=self.embed.device)
+            self.buffer = torch.full((self.pieces, self.rows, self.piece), -torch.inf, dtype=torch.float32, device=self.embed.device)
+        if self.logits is not None:
+            hidden = torch.nn.functional.pad(hidden, (0, 0, 0, self.rows - len(hidden)))
         parts = []
         for i in range(self.pieces):
-            weights = self.embed[i * PIECE : (i + 1) * PIECE]
-            piece = (hidden @ weights.T.to(hidden.dtype)).float()
-            if self.softcap is not None:
-                piece = self.softcap * torch.tanh(piece / self.softcap)
-            self.buffer[i, : len(hidden), : len(weights)] = piece
+            first, last = i * self.piece, min(self.vocab, (i + 1) * self.piece)
+            held = self.buffer[i]
+            piece = self._piece(hidden, first, last, held)
+            if piece is not held:
+                held[: len(hidden), : last - first] = piece
             parts.append(torch.logsumexp(piece, -1).double())
         return self.buffer[:, : len(hidden)], torch.logsumexp(torch.stack(parts), 0)
+
+    def _piece(self, hidden: torch.Tensor, first: int, last: int, buffer: torch.Tensor) -> torch.Tensor:
+        if self.logits is not None:
+            whole = last - first == self.piece
+            out = buffer if whole else torch.empty(len(hidden), last - first, dtype=torch.float32, device=hidden.device)
+            self.logits(hidden, first, last, out)
+            return out
+        piece = (hidden @ self.embed[first:last].T.to(hidden.dtype)).float()
+        return piece if self.softcap is None else self.softcap * torch.tanh(piece / self.softcap)
+
+    def _all(self, rows: np.ndarray, states: np.ndarray | None = None) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+        """(rows to sum over, their states, which of the sums are these rows')."""
+        states = np.zeros(len(rows), np.int64) if states is None else states.astype(np.int64)
+        take = np.arange(len(rows))
+        if self.logits is not None:
+            every = np.zeros(self.rows, np.int64)
+            every[rows] = states
+            rows, states, take = np.arange(self.rows), every, rows
+        device = self.embed.device
+        return torch.from_numpy(rows).to(device), torch.from_numpy(states).to(device), take
 
     def _picks(self, logits: torch.Tensor, total: torch.Tensor, step: Step, lo: int, hi: int, out: Grown) -> None:
         first, last = int(step.pick_ptr[lo]), int(step.pick_ptr[hi])
@@ -89,33 +121,35 @@ class SlotHead:
             return
         row = torch.from_numpy(np.repeat(np.arange(hi - lo), np.diff(step.pick_ptr[lo : hi + 1]))).to(logits.device)
         token = torch.from_numpy(step.pick[first:last].astype(np.int64)).to(logits.device)
-        out.pick[first:last] = (logits[token // PIECE, row, token % PIECE].double() - total[row]).cpu().numpy()
+        out.pick[first:last] = (logits[token // self.piece, row, token % self.piece].double() - total[row]).cpu().numpy()
 
     def _few(self, logits: torch.Tensor, total: torch.Tensor, automaton: Automaton, rows: np.ndarray, states: np.ndarray,
              lo: int, out: Grown) -> None:  # fmt: skip
         table = self._dense(automaton)
-        at, state = torch.from_numpy(rows).to(logits.device), torch.from_numpy(states.astype(np.int64)).to(logits.device)
-        own = logits[table.token // PIECE, at[:, None], table.token % PIECE].double() - total[at, None]
+        at, state, take = self._all(rows, states)
+        own = logits[table.token // self.piece, at[:, None], table.token % self.piece].double() - total[at, None]
         for column, mask in ((out.first, table.first), (out.second, table.second)):
-            column[lo + rows] = (own.exp() * mask[state]).sum(-1).cpu().numpy()
-        value, index = best(own.masked_fill(~table.extends[state], -torch.inf), out.token.shape[1])
+            column[lo + rows] = (own.exp() * mask[state]).sum(-1).cpu().numpy()[take]
+        mine = torch.from_numpy(take).to(logits.device)
+        value, index = best(own[mine].masked_fill(~table.extends[state[mine]], -torch.inf), out.token.shape[1])
         self._write(out, lo + rows, value, table.token[index])
 
     def _whole(self, logits: torch.Tensor, total: torch.Tensor, automaton: Automaton, state: int, rows: np.ndarray,
                lo: int, out: Grown) -> None:  # fmt: skip
         sets = self._sets(automaton, state)
-        at = torch.from_numpy(rows).to(logits.device)
+        every, _, take = self._all(rows)
         for column, token in ((out.first, sets.first), (out.second, sets.second)):
-            own = logits[token // PIECE, at[:, None], token % PIECE].double() - total[at, None]
-            column[lo + rows] = own.exp().sum(-1).cpu().numpy()
+            own = logits[token // self.piece, every[:, None], token % self.piece].double() - total[every, None]
+            column[lo + rows] = own.exp().sum(-1).cpu().numpy()[take]
+        at = torch.from_numpy(rows).to(logits.device)
         top = out.token.shape[1]
         if not top:
             return
-        logits[sets.barred // PIECE, at[:, None], sets.barred % PIECE] = -torch.inf
+        logits[sets.barred // self.piece, at[:, None], sets.barred % self.piece] = -torch.inf
         runs = logits[:, at].unflatten(-1, (-1, RUN))  # [pieces, n, PIECE / RUN, RUN]
         largest = runs.amax(-1).transpose(0, 1).flatten(1)  # [n, runs]: the best tokens lie in the best runs
         _, run = best(largest, min(top, largest.shape[1]))
-        per = PIECE // RUN
+        per = self.piece // RUN
         inside = runs[run // per, torch.arange(len(rows), device=at.device)[:, None], run % per]  # [n, top, RUN]
         token = run[:, :, None] * RUN + torch.arange(RUN, device=at.device)
         order = torch.argsort(token.flatten(1), dim=-1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from tiny import make_tiny
 
@@ -15,12 +17,31 @@ from spinf_stream.questions.spec import Limits
 from spinf_stream.slots import reference
 from spinf_stream.slots.build import SlotSet, Vocabularies
 from spinf_stream.slots.candidates import joined
+from spinf_stream.slots.plan import REL_P
 
 TEXTS = (
     "Shares of Wor Ltd rose 5.2% to $1,200.\nThe world of tech spent 3.5 million on sport, said Mr Bill (of business).",
     "politics 10",
     "It sold 12,345 units for US$5m in 2004; the business of sport made a loss of $(1,200), or 10 times 3.\nA word about tech\n" * 3,
 )
+
+QUERIES = [
+    {"id": "yes", "template": "\n\nIs it sport?{?}", "options": [" yes", " no"]},
+    {"id": "text", "template": "\n\nWho:{*}", "max_tokens": 6},
+    {"id": "whole", "template": "\n\nSay:{*} the", "max_tokens": 6},
+    {"id": "quoted", "template": '\n\nHe said "{*}"', "max_tokens": 4},
+    {"id": "number", "template": "\n\nHow many:{n}", "max_tokens": 7},
+    {"id": "money", "template": "\n\nPaid: {$}", "max_tokens": 5},
+    {"id": "copied", "template": "\n\nNumber:{n}", "mode": "copy_only"},
+    {"id": "copied money", "template": "\n\nPaid: {$}", "mode": "copy_only"},
+    {"id": "piece", "template": "\n\nName:{*}", "mode": "copy_only", "max_tokens": 9},
+]
+GENERATED = [
+    {"id": "greedy", "template": "\n\nTell:{*}", "generate": {"n": 3}, "max_tokens": 12},
+    {"id": "drawn", "template": "\n\nTell:{*} of", "generate": {"temperature": 1.5, "top_k": 20, "n": 3, "seed": 5}, "max_tokens": 12},
+    {"id": "nucleus", "template": "\n\nTell: {*}\"", "generate": {"temperature": 0.7, "top_p": 0.6, "n": 2}, "max_tokens": 9},
+]
+CLOSE = 2e-5  # a read, as in tests/engine; a path sums several
 
 
 class Parts:
@@ -94,3 +115,27 @@ def endings(found, slot):
         tokens = tuple(found.token[found.token_ptr[e] : found.token_ptr[e + 1]].tolist())
         out.append((tokens, int(found.taken[e]), bool(found.complete[e]), float(found.logprob[e])))
     return out
+
+
+def check(parts, text, tree):
+    """One tree's slots against the reference; how many endings there were."""
+    many = 0
+    for place in parts.slots.places:
+        got, want = endings(tree.slots, place.slot), parts.truth(text, place)
+        if parts.slots.plan.slots[place.slot].how == "copy_numbers" and want:
+            best = max(e.logprob for e in want)  # what is left out is less than 2 % of the best
+            asked = {g[0] for g in got}
+            assert asked >= {e.tokens for e in want if e.logprob > best + math.log(REL_P)}
+            want = [e for e in want if e.tokens in asked]
+        same(got, want)
+        many += len(got)
+    return many
+
+
+def same(got, want):
+    want = [(e.tokens, e.taken, e.complete, e.logprob) for e in want]
+    assert sorted(g[:3] for g in got) == sorted(w[:3] for w in want)
+    of = {w[:3]: w[3] for w in want}
+    for g in got:
+        want_p = math.exp(of[g[:3]])  # a number's P(end) is what remains of 1: exact to 1e-6, not in its logarithm
+        assert abs(g[3] - of[g[:3]]) <= CLOSE * (len(g[0]) + 1) or abs(math.exp(g[3]) - want_p) < 1e-6, (g, of[g[:3]])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
-from slot_parts import TEXTS, Parts, endings
+from slot_parts import CLOSE, GENERATED, QUERIES, TEXTS, Parts, check, endings
 
 from spinf_stream.config import Settings
 from spinf_stream.engine.open import open_model
@@ -14,55 +12,12 @@ from spinf_stream.engine.packed import PackedEngine
 from spinf_stream.engine.reference import logprobs
 from spinf_stream.engine.seam import NonFinite, OutOfMemory
 from spinf_stream.slots import decoding
-from spinf_stream.slots.plan import REL_P
 from spinf_stream.slots.reference import Reader
-
-QUERIES = [
-    {"id": "yes", "template": "\n\nIs it sport?{?}", "options": [" yes", " no"]},
-    {"id": "text", "template": "\n\nWho:{*}", "max_tokens": 6},
-    {"id": "whole", "template": "\n\nSay:{*} the", "max_tokens": 6},
-    {"id": "quoted", "template": '\n\nHe said "{*}"', "max_tokens": 4},
-    {"id": "number", "template": "\n\nHow many:{n}", "max_tokens": 7},
-    {"id": "money", "template": "\n\nPaid: {$}", "max_tokens": 5},
-    {"id": "copied", "template": "\n\nNumber:{n}", "mode": "copy_only"},
-    {"id": "copied money", "template": "\n\nPaid: {$}", "mode": "copy_only"},
-    {"id": "piece", "template": "\n\nName:{*}", "mode": "copy_only", "max_tokens": 9},
-]
-GENERATED = [
-    {"id": "greedy", "template": "\n\nTell:{*}", "generate": {"n": 3}, "max_tokens": 12},
-    {"id": "drawn", "template": "\n\nTell:{*} of", "generate": {"temperature": 1.5, "top_k": 20, "n": 3, "seed": 5}, "max_tokens": 12},
-    {"id": "nucleus", "template": "\n\nTell: {*}\"", "generate": {"temperature": 0.7, "top_p": 0.6, "n": 2}, "max_tokens": 9},
-]
-CLOSE = 2e-5  # a read, as in tests/engine; a path sums several
 
 
 @pytest.fixture(scope="module", params=["gemma3", "gemma4"])
 def parts(request, tmp_path_factory):
     return Parts(tmp_path_factory.mktemp("m"), request.param, QUERIES + GENERATED)
-
-
-def check(parts, text, tree):
-    """One tree's slots against the reference; how many endings there were."""
-    many = 0
-    for place in parts.slots.places:
-        got, want = endings(tree.slots, place.slot), parts.truth(text, place)
-        if parts.slots.plan.slots[place.slot].how == "copy_numbers" and want:
-            best = max(e.logprob for e in want)  # what is left out is less than 2 % of the best
-            asked = {g[0] for g in got}
-            assert asked >= {e.tokens for e in want if e.logprob > best + math.log(REL_P)}
-            want = [e for e in want if e.tokens in asked]
-        same(got, want)
-        many += len(got)
-    return many
-
-
-def same(got, want):
-    want = [(e.tokens, e.taken, e.complete, e.logprob) for e in want]
-    assert sorted(g[:3] for g in got) == sorted(w[:3] for w in want)
-    of = {w[:3]: w[3] for w in want}
-    for g in got:
-        want_p = math.exp(of[g[:3]])  # a number's P(end) is what remains of 1: exact to 1e-6, not in its logarithm
-        assert abs(g[3] - of[g[:3]]) <= CLOSE * (len(g[0]) + 1) or abs(math.exp(g[3]) - want_p) < 1e-6, (g, of[g[:3]])
 
 
 def test_every_slot_equals_the_reference(parts):

@@ -12,6 +12,7 @@ class Arena:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.of: dict[str, torch.Tensor] = {}
+        self.moved = 0  # buffers that were made or made anew: addresses taken before are void
 
     def get(self, name: str, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
         """[rows, width], not cleared."""
@@ -21,6 +22,7 @@ class Arena:
             if have is not None:
                 del have, self.of[name]  # freed before the larger one is asked for
             self.of[name] = torch.empty(need, dtype=torch.uint8, device=self.device)
+            self.moved += 1
         return self.of[name][:need].view(dtype).view(rows, width)
 
 

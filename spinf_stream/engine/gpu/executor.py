@@ -8,6 +8,9 @@ queries, attention, o and the MLP for the rows that are read. It runs on a CPU t
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -17,10 +20,13 @@ from numpy.typing import NDArray
 from spinf_stream.engine.executor import Fetched
 from spinf_stream.engine.forest import Layout
 from spinf_stream.engine.gpu.buffers import Arena, Uploads
+from spinf_stream.engine.gpu.cache import Cache, Kept
+from spinf_stream.engine.gpu.decode import GpuGrower
 from spinf_stream.engine.gpu.forward import Forward
 from spinf_stream.engine.gpu.indices import Heads, indices
 from spinf_stream.engine.gpu.ops import Ops, naive_ops, triton_ops
 from spinf_stream.engine.gpu.tables import Slots
+from spinf_stream.engine.grow import Grown, Step
 from spinf_stream.engine.seam import EngineFatal, OutOfMemory
 from spinf_stream.engine.stack import Stack
 
@@ -51,6 +57,7 @@ class Handle(NamedTuple):
     cand: torch.Tensor  # pinned [c] float32 logits
     norms: torch.Tensor  # pinned [reads that need them, 3] float64
     events: tuple[torch.cuda.Event, torch.cuda.Event] | None
+    trunks: tuple[Kept, ...]  # of layout.kept
 
 
 class GpuExecutor:
@@ -86,8 +93,12 @@ class GpuExecutor:
         self.passes = 0
         self.stream = torch.cuda.Stream(self.device) if cuda else None
         self.forward = Forward(stack, starts_alnum, self.ops, Arena(self.device), row_scales, fast_accum)
+        self.cache = Cache(stack.spec.layers, stack.embed.dtype, self.device)
+        self.lock = threading.Lock()  # passes and decode steps are launched from two threads, into one stream and one cache
+        self.grower = GpuGrower(self, Forward(stack, starts_alnum, self.ops, Arena(self.device), row_scales, fast_accum))
         self.numerics: dict[str, object] = {
             "executor": "gpu/1",
+            "decode": "gpu/1",
             "torch": torch.__version__,
             "device": torch.cuda.get_device_name(self.device) if cuda else "cpu",
             "cublas": torch.version.cuda if cuda else None,
@@ -98,16 +109,23 @@ class GpuExecutor:
         }
 
     def launch(self, layout: Layout) -> Handle:
+        with self._on_device(f"a pass of {len(layout.token)} rows", self.forward.forget):
+            return self._launch(layout)
+
+    def grow(self, step: Step) -> Grown:
+        with self._on_device(f"a decode step of {step.rows} rows", self.grower.forget):
+            return self.grower.grow(step)
+
+    @contextmanager
+    def _on_device(self, what: str, forget: Callable[[], None]) -> Iterator[None]:
         try:
-            with torch.inference_mode():
-                if self.stream is None:
-                    return self._launch(layout)
-                with torch.cuda.stream(self.stream):
-                    return self._launch(layout)
+            with torch.inference_mode(), torch.cuda.stream(self.stream) if self.stream else nullcontext():
+                yield
         except torch.cuda.OutOfMemoryError as e:
-            self.forward.forget()  # a smaller pass finds room again
+            with self.lock:
+                forget()  # something smaller finds room again
             torch.cuda.empty_cache()
-            raise OutOfMemory(f"a pass of {len(layout.token)} rows does not fit: {str(e).splitlines()[0]}") from None
+            raise OutOfMemory(f"{what} does not fit: {str(e).splitlines()[0]}") from None
         except torch.AcceleratorError as e:
             raise EngineFatal(str(e).splitlines()[0]) from None
 
@@ -128,7 +146,7 @@ class GpuExecutor:
             end[handle.heads.need] = np.log(norms[:, 2]) - np.log(norms[:, 1])
         cand = handle.cand.numpy().astype(np.float64)
         cand -= np.repeat(np.where(layout.read_norm, log_norm, 0.0), np.diff(layout.cand_ptr))
-        return Fetched(cand, np.where(layout.read_end, end, 0.0), seconds)
+        return Fetched(cand, np.where(layout.read_end, end, 0.0), seconds, handle.trunks)
 
     def _launch(self, layout: Layout) -> Handle:
         slot = self.passes % RING
@@ -141,11 +159,20 @@ class GpuExecutor:
         events = None
         if self.stream is not None:
             events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True, blocking=True))
-            events[0].record()
-        there = uploads.send(arrays)
-        cand, norms = self.forward(there, heads, layout)
-        cand, norms = uploads.fetch(cand), uploads.fetch(norms)
-        if events is not None:
-            events[1].record()
-            self.done[slot] = events[1]
-        return Handle(layout, heads, cand, norms, events)
+        with self.lock:
+            if events is not None:
+                events[0].record()
+            there = uploads.send(arrays)
+            trunks = tuple([Kept(self.cache, int(layout.trunk[i])) for i in layout.kept])
+            bases = self.slots.bases(layout)
+
+            def store(layer: int, kv: torch.Tensor) -> None:
+                for tree, trunk in zip(layout.kept, trunks):
+                    self.cache.keep(layer, kv, int(bases[tree]), trunk)
+
+            cand, norms = self.forward(there, heads, layout, store if trunks else None)
+            cand, norms = uploads.fetch(cand), uploads.fetch(norms)
+            if events is not None:
+                events[1].record()
+                self.done[slot] = events[1]
+        return Handle(layout, heads, cand, norms, events, trunks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,8 @@ from spinf_stream.engine.stack import LayerSpec, Stack
 from spinf_stream.kernels.quantise.naive import NONE, ROW, STATIC
 
 Index = dict[str, torch.Tensor]
+Keys = Callable[[int, torch.Tensor], torch.Tensor]
+Store = Callable[[int, torch.Tensor], None]
 
 
 class Rows(NamedTuple):
@@ -49,23 +52,43 @@ class Forward:
         self.embed_scale = float(torch.tensor(stack.spec.embed_scale, dtype=self.dtype))
         self.views: dict[tuple[str, int, int], Rows] = {}  # of this pass: slicing 15 buffers a layer costs milliseconds
 
-    def __call__(self, ix: Index, heads: Heads, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
-        """(cand [c] float32 logits, norms [need, 3] float64)."""
+    def __call__(self, ix: Index, heads: Heads, layout: Layout, store: Store | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """(cand [c] float32 logits, norms [need, 3] float64). store: is handed each layer's key slots."""
+        self.rotations(int(layout.position.max()) + 1)
+        past, kept = self.kept, []
+
+        def keys(i: int, kv: torch.Tensor) -> torch.Tensor:
+            if layout.past:
+                kv[: len(past[i])].copy_(past[i])
+            elif layout.keep:
+                kept.append(kv[: int(layout.trunk[0])].clone())
+            if store is not None:
+                store(i, kv)
+            return kv
+
+        hidden = self.hidden(ix, keys)
+        if layout.keep:
+            self.kept = kept
+        elif not layout.past:
+            self.kept = []
+        return self._head(hidden, ix, heads)
+
+    def hidden(self, ix: Index, keys: Keys) -> torch.Tensor:
+        """[reads, hidden] after the final norm, of the rows in ix["read"]. keys: a layer's number and this pass's keys and
+        values in ix["slot_row"]'s order -> the slots that its rows attend."""
         self.views.clear()
-        self._rotations(int(layout.position.max()) + 1)
         spec, ops, w = self.stack.spec, self.ops, self.stack.layers
         h, inner, eps, last = spec.hidden, spec.intermediate, spec.eps, len(w) - 1
-        n = len(layout.token)
+        n = len(ix["token"])
         x, a, scale = self._rows("x", n, h).live, self._rows("a", n, h, self.input), self._scale("scale", n)
         ops.embed_norm(
             ix["token"], self.stack.embed, self.embed_scale, w[0].attn_in, eps, x, a.live, scale, self.mode, self.layers[0].inv_in["qkv"]
         )
-        keep: list[torch.Tensor] = []
         for i, s in enumerate(spec.layers):
             layer, of = self.layers[i], w[i]
-            o = self._attended(i, s, layer, ix, layout, a, scale, keep)
+            o = self._attended(i, s, layer, ix, keys, a, scale)
             if i == last:  # nothing reads the other rows
-                n, every = len(layout.read_row), x
+                n, every = len(ix["read"]), x
                 x, a, scale = self._rows("x:read", n, h).live, self._rows("a:read", n, h, self.input), self._scale("scale:read", n)
                 ops.gather_rows(every, ix["read"], x)
             y = self._rows("y", n, h)
@@ -84,23 +107,17 @@ class Forward:
             else:
                 after, out, mode, inv = self.stack.final_norm, self._rows("hidden", n, h), NONE, 1.0
             ops.residual_norm(x, y.live, of.mlp_out, of.layer_scalar, after, eps, out.live, scale, mode, inv)
-        if layout.keep:
-            self.kept = keep
-        elif not layout.past:
-            self.kept = []
-        return self._head(out.live, ix, heads)
+        return out.live
 
     def forget(self) -> None:
         """Give every buffer back, after a pass that did not fit."""
         self.views.clear()
         self.arena.of.clear()
 
-    def _attended(
-        self, i: int, s: LayerSpec, layer: Layer, ix: Index, layout: Layout, a: Rows, scale: torch.Tensor, keep: list[torch.Tensor]
-    ) -> Rows:
+    def _attended(self, i: int, s: LayerSpec, layer: Layer, ix: Index, keys: Keys, a: Rows, scale: torch.Tensor) -> Rows:
         """o-projection's input, [rows, heads * d]; of the last layer for read rows alone."""
         ops, of, eps = self.ops, self.stack.layers[i], self.stack.spec.eps
-        n, q_rows = len(layout.token), s.heads * s.head_dim
+        n, q_rows = len(ix["token"]), s.heads * s.head_dim
         scales = q_scales = scale if layer.row_scales else None
         where, tiles, position = ix[f"rows:{s.window}"], ix[f"tiles:{kind(s)}"], ix["position"]
         if layer.qkv is not None:
@@ -111,7 +128,7 @@ class Forward:
             assert layer.q is not None and layer.kv is not None
             kv_all = self._rows("kv:raw", n, s.qkv_rows - q_rows)
             layer.kv(a.all, kv_all.all)
-            n, where, tiles, position = len(layout.read_row), ix["last:rows"], ix["last:tiles"], ix["last:position"]
+            n, where, tiles, position = len(ix["read"]), ix["last:rows"], ix["last:tiles"], ix["last:position"]
             a_read, q_all = self._rows("a:read", n, a.all.shape[1], self.input), self._rows("qkv", n, q_rows)
             ops.gather_rows(a.live, ix["read"], a_read.live)
             layer.q(a_read.all, q_all.all)
@@ -126,11 +143,7 @@ class Forward:
             kv_raw, scales, (layer.k_factor, layer.v_factor), ix["position"], ix["slot_row"],
             cos, sin, of.k_norm, eps, s.v_norm or s.k_eq_v, s.k_eq_v, kv,
         )  # fmt: skip
-        if layout.past:
-            kv[: len(self.kept[i])].copy_(self.kept[i])
-        elif layout.keep:
-            keep.append(kv[: int(layout.trunk[0])].clone())
-        ops.attention(q, kv, tiles, where, s.head_dim, s.kv_heads, layer.inv_o, o.live)
+        ops.attention(q, keys(i, kv), tiles, where, s.head_dim, s.kv_heads, layer.inv_o, o.live)
         return o
 
     def _head(self, hidden: torch.Tensor, ix: Index, heads: Heads) -> tuple[torch.Tensor, torch.Tensor]:
@@ -152,7 +165,7 @@ class Forward:
             ops.norms(hidden, embed, self.ends, cap, parts, norms)
         return cand, norms
 
-    def _rotations(self, positions: int) -> None:
+    def rotations(self, positions: int) -> None:
         """cos and sin tables [positions, d / 2], float32, grown by doubling: a row of them never changes."""
         if positions <= self.positions:
             return

@@ -93,13 +93,13 @@ class Trial:
     def differs(self, trunk: I32, paths: Sequence[tuple[int, ...]], alone: TreeOutput, share: bool = True) -> float:
         plan = plan_of(paths, self.candidates, share)
         got = self.run([trunk], [plan])[0]
-        want = {path: r for r, path in enumerate(_paths(self.whole))}
+        want = {path: r for r, path in enumerate(paths_of(self.whole))}
         width = len(self.candidates)
         worst = 0.0
-        for r, path in enumerate(_paths(plan)):
+        for r, path in enumerate(paths_of(plan)):
             w = want[path]
-            worst = _max(worst, got.cand[r * width : (r + 1) * width], alone.cand[w * width : (w + 1) * width])
-            worst = _max(worst, got.end[r : r + 1], alone.end[w : w + 1])
+            worst = worst_of(worst, got.cand[r * width : (r + 1) * width], alone.cand[w * width : (w + 1) * width])
+            worst = worst_of(worst, got.end[r : r + 1], alone.end[w : w + 1])
         return worst
 
     def outlier(self, trunk: I32, other: I32) -> Gate:
@@ -127,14 +127,14 @@ class Trial:
     def gate(self, name: str, want: Sequence[TreeOutput], got: Sequence[TreeOutput]) -> Gate:
         worst = 0.0
         for a, b in zip(want, got, strict=True):
-            worst = _max(_max(worst, a.cand, b.cand), a.end, b.end)
+            worst = worst_of(worst_of(worst, a.cand, b.cand), a.end, b.end)
         return self.made(name, worst)
 
     def made(self, name: str, worst: float) -> Gate:
         return Gate(name, worst, self.tolerance)
 
 
-def _paths(plan: Plan) -> list[tuple[int, ...]]:
+def paths_of(plan: Plan) -> list[tuple[int, ...]]:
     """Tokens from the trunk to each read."""
     out = []
     for node in plan.read_node.tolist():
@@ -146,7 +146,7 @@ def _paths(plan: Plan) -> list[tuple[int, ...]]:
     return out
 
 
-def _max(worst: float, a: np.ndarray, b: np.ndarray) -> float:
+def worst_of(worst: float, a: np.ndarray, b: np.ndarray) -> float:
     return worst if not len(a) or np.array_equal(a, b) else max(worst, float((np.abs(a - b) / np.maximum(1.0, np.abs(a))).max()))
 
 

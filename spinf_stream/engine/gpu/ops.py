@@ -61,11 +61,12 @@ def triton_ops(device: torch.device, hidden: int, width: int) -> Ops:
     ) -> None:  # fmt: skip
         tile = attention.tile_for(head_dim, arch)
         key = (kv.data_ptr(), kv.shape[1], head_dim)
-        if key not in keys or keys[key][0] != kv.shape[0]:
-            if len(keys) > 64:
+        found = keys.get(key)
+        if found is None or found[0] != kv.shape[0]:
+            if len(keys) > 128:  # passes and decode steps have buffers of their own
                 keys.clear()
-            keys[key] = (kv.shape[0], attention.keys_of(kv, head_dim, tile))
-        attention.forest_attention(q, kv, tiles, rows, head_dim, kv_heads, inv_scale, out, tile, keys[key][1])
+            found = keys[key] = (kv.shape[0], attention.keys_of(kv, head_dim, tile))
+        attention.forest_attention(q, kv, tiles, rows, head_dim, kv_heads, inv_scale, out, tile, found[1])
 
     weights: dict[int, Any] = {}  # of a weight that stays: its descriptor
 

@@ -9,12 +9,13 @@ a leaf reads its path in the first leaf below it, where the same prefix lies in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from spinf_stream.engine.forest import Chunk
-from spinf_stream.questions.plan import I32
+from spinf_stream.questions.plan import I32, I64
 
 ALIGN, HALF, BLOCK = 16, 32, 64
 
@@ -30,17 +31,8 @@ def own_slots(chunk: Chunk) -> Own:
     """Once a chunk; Python a leaf. Raises nothing: any tree can be laid out."""
     n = chunk.nodes
     leaves = np.flatnonzero(chunk.end == np.arange(1, n + 1, dtype=np.int32))
-    start = np.zeros(len(leaves), np.int64)
-    at = 0
-    for i, length in enumerate((chunk.depth[leaves] + 1).tolist()):
-        at = _up(at, ALIGN)
-        if length > HALF:
-            at = _up(at, BLOCK)
-        elif at % HALF + length > HALF:
-            at = _up(at, HALF)
-        start[i] = at
-        at += length
-    node = np.full(_up(at, BLOCK), -1, np.int32)
+    start, size = runs((chunk.depth[leaves] + 1).tolist())
+    node = np.full(size, -1, np.int32)
     for leaf, first in zip(leaves.tolist(), start.tolist()):
         here = leaf
         for k in range(int(chunk.depth[leaf]), -1, -1):
@@ -50,5 +42,20 @@ def own_slots(chunk: Chunk) -> Own:
     return Own(node, start[first_leaf].astype(np.int32) if n else np.zeros(0, np.int32))
 
 
-def _up(n: int, to: int) -> int:
+def runs(lengths: Sequence[int]) -> tuple[I64, int]:
+    """(first slot of each path, slots in all)."""
+    start = np.zeros(len(lengths), np.int64)
+    at = 0
+    for i, length in enumerate(lengths):
+        at = up(at, ALIGN)
+        if length > HALF:
+            at = up(at, BLOCK)
+        elif at % HALF + length > HALF:
+            at = up(at, HALF)
+        start[i] = at
+        at += length
+    return start, up(at, BLOCK)
+
+
+def up(n: int, to: int) -> int:
     return -(-n // to) * to

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spinf_stream.engine.forest import Chunk, Layout
-from spinf_stream.engine.gpu.slots import BLOCK, Own, own_slots
+from spinf_stream.engine.gpu.slots import BLOCK, Own, own_slots, up
 from spinf_stream.questions.plan import I32, I64
 
 
@@ -43,13 +43,17 @@ class Slots:
             self.of[chunk] = own_slots(chunk)
         return self.of[chunk]
 
+    def bases(self, layout: Layout) -> I64:
+        """[A+1] first slot of each article, where its trunk begins, and the end."""
+        sizes = [up(int(n), BLOCK) + len(self.own(c).node) for n, c in zip(layout.trunk, layout.chunk)]
+        return np.cumsum([0, *sizes], dtype=np.int64)
+
     def places(self, layout: Layout) -> Places:
         owns = [self.own(c) for c in layout.chunk]
         nodes = np.array([c.nodes for c in layout.chunk], np.int64)
         held = np.diff(layout.row) - nodes  # trunk rows present in this pass
         room = -(-layout.trunk.astype(np.int64) // BLOCK) * BLOCK
-        sizes = room + np.array([len(o.node) for o in owns], np.int64)
-        base = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        base = self.bases(layout)
         slot_row = np.full(int(base[-1]), -1, np.int32)
         depth = np.full(len(layout.token), -1, np.int32)
         own = np.empty(len(layout.token), np.int32)

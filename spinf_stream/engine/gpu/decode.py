@@ -1,0 +1,144 @@
+"""Decode steps on the fused kernels; see grow.py for what they mean, steps.py for how they are laid out.
+
+A step is a forward of all its rows with buffers of its own, so that passes may be launched meanwhile, and a head whose
+shapes never change, because a sum's order may depend on its shape. On a card a step whose padded shape comes back is
+replayed as a CUDA graph: a step of few rows is hundreds of small kernels.
+
+Written without a card at hand: on a CPU it is tested with the naive kernels, and on a card slot_gates.py decides at start-up
+whether it may be used.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from spinf_stream.engine.gpu import steps
+from spinf_stream.engine.gpu.buffers import Uploads
+from spinf_stream.engine.gpu.forward import Forward, Index
+from spinf_stream.engine.gpu.slots import up
+from spinf_stream.engine.grow import Grown, Step
+from spinf_stream.slots.head import RUN, SlotHead
+
+if TYPE_CHECKING:
+    from spinf_stream.engine.gpu.executor import GpuExecutor
+
+log = logging.getLogger(__name__)
+HEAD_ROWS = 128  # as the head's kernels have in a tile
+GRAPHS = 64  # shapes remembered
+
+
+class Captured(NamedTuple):
+    graph: torch.cuda.CUDAGraph
+    hidden: torch.Tensor
+    addresses: tuple[int, ...]  # what it was captured with
+
+
+class GpuGrower:
+    """graphs: whether steps may be replayed; off for good when a capture fails."""
+
+    def __init__(self, executor: GpuExecutor, forward: Forward) -> None:
+        """forward: of this grower alone."""
+        self.executor, self.forward = executor, forward
+        self.graphs = executor.device.type == "cuda"
+        self.padded = self.graphs  # fixed shapes; tests set it without graphs
+        self.captured: dict[steps.Shape, Captured] = {}
+        self.met: set[tuple[steps.Shape, tuple[int, ...]]] = set()  # shapes run once with these addresses: all is compiled and there
+        self.uploads: dict[steps.Shape | None, Uploads] = {}
+        self.range = (0, 0)  # first slot and slots of the range that steps lay their paths into
+        ops, embed, cap = executor.ops, executor.stack.embed, executor.stack.spec.softcap or 0.0
+        every = torch.arange(len(embed), dtype=torch.int32, device=executor.device)
+        self.head = SlotHead(
+            embed, None, lambda h, lo, hi, out: ops.candidates(h, embed, every[lo:hi], cap, out), HEAD_ROWS, up(len(embed), RUN)
+        )  # fmt: skip
+
+    def grow(self, step: Step) -> Grown:
+        ex, cuda = self.executor, self.executor.device.type == "cuda"
+        began = time.perf_counter()
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if cuda else []
+        with ex.lock:
+            if events:
+                events[0].record()
+            hidden = self._hidden(step)
+        grown = self.head.read(hidden[: len(step.read)], step)
+        if events:
+            events[1].record()
+            events[1].synchronize()
+        return grown._replace(seconds=events[0].elapsed_time(events[1]) / 1e3 if events else time.perf_counter() - began)
+
+    def forget(self) -> None:
+        """Give back what can be made anew, after a step that did not fit."""
+        self.captured.clear()
+        self.forward.forget()
+
+    def _hidden(self, step: Step) -> torch.Tensor:
+        """[reads or more, hidden] after the final norm; good until the next step."""
+        ex, cache = self.executor, self.executor.cache
+        of = steps.paths(step)
+        shape = steps.shape(step, of) if self.padded else None
+        need = len(of.source) if shape is None else shape.slots
+        cache.reserve(int(step.path.max()) + 1)
+        if need > self.range[1]:
+            if self.range[1]:
+                cache.release(*self.range)
+            size = max(need, 2 * self.range[1])
+            self.range = (cache.take(size), size)
+        self.forward.rotations(int(step.position.max()) + 1)
+        starts = [trunk.start for trunk in step.trunks]
+        ix = self._sent(steps.arrays(step, of, starts, self.range[0], ex.stack.spec.layers, ex.ops.tile, shape), shape)
+        if shape is None or not self.graphs:
+            return self._plain(ix)
+        addresses = self._addresses(ix)
+        found = self.captured.get(shape)
+        if found is None or found.addresses != addresses:
+            hidden = self._plain(ix)  # also compiles what is new, and makes the buffers
+            after = self._addresses(ix)
+            if (shape, after) in self.met:
+                self._capture(shape, ix, after)
+            self.met = {m for m in self.met if m[1] == after} | {(shape, after)}
+            return hidden
+        found.graph.replay()
+        return found.hidden
+
+    def _plain(self, ix: Index) -> torch.Tensor:
+        cache, ops = self.executor.cache, self.executor.ops
+        lo = self.range[0]
+        hi = lo + len(ix["source"])
+
+        def keys(i: int, kv: torch.Tensor) -> torch.Tensor:
+            cache.own[i].index_copy_(0, ix["own"], kv)
+            ops.gather_rows(cache.own[i], ix["source"], cache.slots[i][lo:hi])
+            return cache.slots[i]
+
+        return self.forward.hidden(ix, keys)
+
+    def _sent(self, arrays: dict[str, np.ndarray], shape: steps.Shape | None) -> Index:
+        """A shape has uploads of its own, so that a graph finds its arrays where it was captured with them."""
+        if shape not in self.uploads:
+            if len(self.uploads) > GRAPHS:
+                self.uploads.clear()
+                self.captured.clear()
+            self.uploads[shape] = Uploads(self.executor.device)
+        return self.uploads[shape].send(arrays)
+
+    def _addresses(self, ix: Index) -> tuple[int, ...]:
+        """Changes when anything that a graph reads or writes lies elsewhere."""
+        cache, forward = self.executor.cache, self.forward
+        return (cache.moved, forward.arena.moved, forward.positions, *self.range, ix["token"].data_ptr())
+
+    def _capture(self, shape: steps.Shape, ix: Index, addresses: tuple[int, ...]) -> None:
+        """Of what has just run: nothing is computed here."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self.executor.stream, capture_error_mode="thread_local"):
+                hidden = self._plain(ix)
+        except RuntimeError as e:
+            log.warning("decode steps run without CUDA graphs: %s", str(e).splitlines()[0])
+            self.graphs = False
+            self.captured.clear()
+            return
+        self.captured[shape] = Captured(graph, hidden, addresses)

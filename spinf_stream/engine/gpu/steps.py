@@ -1,0 +1,132 @@
+"""A decode step as the kernels see it: a pass whose trunks lie in the cache and whose rows bring their paths along.
+
+The attention kernel and its tables are those of passes (tables.py). The paths of a step's rows are laid into one range of
+slots by the rules of slots.py, those of one trunk from a multiple of 64; a row above another row of the step reads its
+path in the other's. So a row's bits are its path's own: the same alone, among others, and in a scoring pass.
+
+`padded` steps have fixed shapes, for CUDA graphs: rows that belong to nobody are written to a row that nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from spinf_stream.engine.gpu.cache import FIRST, TRASH, ZERO
+from spinf_stream.engine.gpu.indices import kind
+from spinf_stream.engine.gpu.slots import runs, up
+from spinf_stream.engine.gpu.tables import Places, tiles, visible
+from spinf_stream.engine.grow import Step
+from spinf_stream.engine.stack import LayerSpec
+from spinf_stream.questions.plan import I32, I64
+
+ROWS, SLOTS = 64, 2048  # padded steps have multiples of these
+MOST, GROUPS = 512, 64  # rows and trunks of a padded step, at most
+
+Tile = Callable[[int, int], tuple[int, int]]
+
+
+class Paths(NamedTuple):
+    """Where the paths of a step's rows lie, relative to the step's range."""
+
+    source: I64  # [multiple of 64] row of Cache.own in each slot
+    first: I64  # [n] slot where the row's path begins
+
+
+def paths(step: Step) -> Paths:
+    n = step.rows
+    length = (step.path >= 0).sum(1)
+    at = np.arange(n)
+    own = step.path[at, length - 1]
+    row_of = np.full(int(own.max()) + 1, -1, np.int64)
+    row_of[own] = at
+    above = np.where(length > 1, step.path[at, np.maximum(length - 2, 0)], -1)
+    parent = np.where((above >= 0) & (above < len(row_of)), row_of[np.minimum(above, len(row_of) - 1)], -1)  # in this step, else -1
+    leaf = np.ones(n, np.bool_)
+    leaf[parent[parent >= 0]] = False
+    first = np.zeros(n, np.int64)
+    parts: list[I64] = []
+    base = 0
+    for rows in np.split(at, np.flatnonzero(np.diff(step.trunk)) + 1):
+        leaves = rows[leaf[rows]]
+        start, size = runs(length[leaves].tolist())
+        source = np.full(size, ZERO, np.int64)
+        count = length[leaves]
+        within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        source[np.repeat(start, count) + within] = step.path[np.repeat(leaves, count), within] + FIRST
+        first[leaves] = start + base
+        parts.append(source)
+        base += size
+    for i in np.flatnonzero(parent >= 0)[::-1].tolist():  # below before above
+        first[parent[i]] = first[i]
+    return Paths(np.concatenate(parts), first)
+
+
+class Shape(NamedTuple):
+    """Of a padded step."""
+
+    rows: int
+    slots: int
+
+
+def shape(step: Step, of: Paths) -> Shape | None:
+    """The smallest that holds the step, None where none does."""
+    rows = max(step.rows, len(step.read))
+    return None if rows > MOST or len(step.trunks) > GROUPS else Shape(up(rows, ROWS), up(len(of.source), SLOTS))
+
+
+def arrays(
+    step: Step, of: Paths, starts: Sequence[int], range_first: int, layers: Sequence[LayerSpec], tile: Tile, padded: Shape | None
+) -> dict[str, np.ndarray]:
+    """What is sent to the device, named as in indices.py, and `own`: the row of Cache.own that each row is written to.
+
+    starts: the first slot of each trunk. range_first: of the step's range.
+    """
+    n = step.rows
+    length = (step.path >= 0).sum(1).astype(np.int32)
+    start = np.array(starts, np.int32)
+    places = Places(
+        np.arange(n, dtype=np.int32), start[step.trunk], step.length[step.trunk].astype(np.int32), length - 1,
+        (of.first + range_first).astype(np.int32), start.astype(np.int64),
+    )  # fmt: skip
+    rows, reads = (n, len(step.read)) if padded is None else (padded.rows, padded.rows)
+    out: dict[str, np.ndarray] = {
+        "token": _to(step.token, rows), "position": _to(step.position, rows), "slot_row": np.arange(rows, dtype=np.int32),
+        "own": _to(step.path[np.arange(n), length - 1] + FIRST, rows, TRASH), "read": _to(step.read, reads),
+        "source": of.source if padded is None else _to(of.source, padded.slots, ZERO),
+    }  # fmt: skip
+    groups = len(step.trunks) if padded is None else GROUPS
+    seen: dict[int | None, I32] = {}
+    bounds, read_bounds = _bounds(step.trunk), _bounds(step.trunk[step.read])
+    for k in {kind(layer) for layer in layers}:
+        window, head_dim, group = k
+        if window not in seen:
+            seen[window] = visible(places, step.position, window)
+            out[f"rows:{window}"] = _to(seen[window], rows)
+        tokens, keys = tile(head_dim, group)
+        cut = tiles(seen[window], bounds, tokens, keys)
+        out[f"tiles:{k}"] = cut if padded is None else _to(cut, -(-rows // tokens) + groups)
+    window, head_dim, group = kind(layers[-1])
+    tokens, keys = tile(head_dim, group)
+    last = seen[window][step.read]
+    cut = tiles(last, read_bounds, tokens, keys)
+    out["last:position"] = _to(step.position[step.read], reads)
+    out["last:rows"] = _to(last, reads)
+    out["last:tiles"] = cut if padded is None else _to(cut, -(-reads // tokens) + groups)
+    return out
+
+
+def _bounds(trunk: I32) -> I64:
+    """Where rows of one trunk begin, and the end."""
+    return np.concatenate([[0], np.flatnonzero(np.diff(trunk)) + 1, [len(trunk)]]).astype(np.int64)
+
+
+def _to(values: np.ndarray, rows: int, fill: int = 0) -> np.ndarray:
+    """Filled up to so many rows. A tile of zeros is no work."""
+    if len(values) == rows:
+        return values
+    out = np.full((rows, *values.shape[1:]), fill, values.dtype)
+    out[: len(values)] = values
+    return out

@@ -1,0 +1,207 @@
+"""Decode steps of the GPU executor, with the naive kernels on a CPU: they equal the reference, whatever is beside them."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from slot_parts import CLOSE, GENERATED, QUERIES, TEXTS, Parts, check, endings
+from tiny import make_tiny
+
+from spinf_stream.engine.gpu import steps
+from spinf_stream.engine.gpu.cache import FIRST, TRASH, Cache, Kept
+from spinf_stream.engine.gpu.executor import GpuExecutor
+from spinf_stream.engine.gpu.slot_gates import SlotTrial
+from spinf_stream.engine.grow import Grower, Step
+from spinf_stream.engine.packed import PackedEngine
+from spinf_stream.engine.stack import LayerSpec
+from spinf_stream.engine.torch_executor import TorchExecutor
+from spinf_stream.engine.weights import load
+
+SPEC = LayerSpec(heads=2, kv_heads=1, head_dim=4, window=None, scale=1.0, rope=0)
+
+
+@pytest.fixture(scope="module", params=["gemma3", "gemma4"])
+def parts(request, tmp_path_factory):
+    made = Parts(tmp_path_factory.mktemp("m"), request.param, QUERIES + GENERATED)
+    made.executor = GpuExecutor(made.stack, made.encoder.starts_alnum())
+    return made
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_every_slot_equals_the_reference(parts, padded):
+    assert isinstance(parts.executor, Grower)
+    parts.executor.grower.padded = padded  # the fixed shapes of CUDA graphs, without graphs
+    many = sum(check(parts, text, tree) for text, tree in zip(TEXTS, parts.run(TEXTS).trees))
+    assert many > 60
+
+
+def test_company_changes_nothing(parts):
+    together = parts.run(TEXTS * 2).trees
+    for i, text in enumerate(TEXTS):
+        alone = parts.run([text]).trees[0].slots
+        for other in together[i :: len(TEXTS)]:
+            for slot in range(len(parts.slots.places)):
+                for a, b in zip(endings(alone, slot), endings(other.slots, slot), strict=True):
+                    assert a[:3] == b[:3] and abs(a[3] - b[3]) <= CLOSE * (len(a[0]) + 1)
+
+
+def test_a_trunk_over_the_budget_decodes_too(parts):
+    whole = parts.run(TEXTS).trees
+    for one, other in zip(whole, parts.run(TEXTS, PackedEngine(parts.executor, 40)).trees):
+        for slot in range(len(parts.slots.places)):
+            assert [e[:3] for e in endings(one.slots, slot)] == [e[:3] for e in endings(other.slots, slot)]
+
+
+def test_a_trunk_s_room_comes_free_when_its_slots_are_done(parts):
+    cache = parts.executor.cache
+    parts.run(TEXTS)
+    room = cache.room
+    for _ in range(5):
+        parts.run(TEXTS)
+    gc.collect()
+    cache.take(0)  # takes up what was given back
+    held = parts.executor.grower.range[1]
+    assert cache.room == room and sum(n for _, n in cache.free) == room - held
+
+
+def step(rows, trunk_lengths=(10, 70)):
+    """rows: (trunk, own rows of the path)."""
+    length = np.array([len(p) for _, p in rows])
+    path = np.full((len(rows), int(length.max())), -1, np.int64)
+    for i, (_, p) in enumerate(rows):
+        path[i, : len(p)] = p
+    trunk = np.array([t for t, _ in rows], np.int32)
+    base = np.array(trunk_lengths, np.int32)
+    every = np.arange(len(rows), dtype=np.int64)
+    return Step(
+        tuple(range(len(base))), base, trunk, np.zeros(len(rows), np.int32), (base[trunk] + length - 1).astype(np.int32), path, every, (),
+        np.zeros(len(rows), np.int32), np.zeros(len(rows), np.int32), np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int32), 0,
+    )  # fmt: skip
+
+
+def test_a_path_lies_as_in_a_pass_and_rows_above_share_it():
+    stem = list(range(20))
+    rows = [(0, stem[: n + 1]) for n in range(20)]  # a template, all of it in this step
+    rows += [(0, [*stem, 30]), (0, [*stem, 30, 31]), (0, [*stem, 40]), (1, list(range(100, 135))), (1, [200]), (1, [201, 202])]
+    got = steps.paths(step(rows))
+    for (_, path), first in zip(rows, got.first.tolist()):
+        assert got.source[first : first + len(path)].tolist() == [p + FIRST for p in path]
+        assert first % 16 == 0
+        assert first % 64 == 0 if len(path) > 32 else first // 32 == (first + len(path) - 1) // 32
+    of = dict(zip([tuple(p) for _, p in rows], got.first.tolist()))
+    assert len({of[tuple(stem[: n + 1])] for n in range(20)}) == 1 and of[*stem, 30] == of[*stem, 30, 31] != of[*stem, 40]
+    others = [first for (t, _), first in zip(rows, got.first.tolist()) if t == 1]
+    assert min(others) % 64 == 0 and min(others) >= 64 and len(got.source) % 64 == 0
+    used = sum(len(p) for p in ([*stem, 30, 31], [*stem, 40], range(35), [200], [201, 202]))
+    assert (got.source > 0).sum() == used, "a path above another's is stored once"
+
+
+def test_a_padded_step_holds_the_same_rows():
+    one = step([(0, [0]), (0, [0, 1]), (1, [5])])
+    of = steps.paths(one)
+    shape = steps.shape(one, of)
+    assert shape == steps.Shape(64, 2048)
+    layers = [SPEC, LayerSpec(heads=2, kv_heads=1, head_dim=4, window=8, scale=1.0, rope=0)]
+    plain, padded = (steps.arrays(one, of, [0, 64], 192, layers, lambda d, g: (2, 32), s) for s in (None, shape))
+    assert plain.keys() == padded.keys()
+    for name, values in plain.items():
+        assert np.array_equal(padded[name][: len(values)], values), name
+        rest = padded[name][len(values) :]
+        if name == "slot_row":
+            assert len(rest) == 61
+        else:
+            assert (rest == (TRASH if name == "own" else 0)).all(), name
+    assert plain["own"].tolist() == [FIRST, FIRST + 1, FIRST + 5] and plain["rows:None"][:, :2].tolist() == [[0, 10], [0, 10], [64, 134]]
+    assert plain["rows:8"][1].tolist() == [4, 10, 192, 194]  # at position 11 a window of 8 sees positions 4 to 11
+    assert steps.shape(step([(0, [i]) for i in range(513)]), of) is None
+
+
+def test_ranges_are_given_out_again_and_growing_keeps_what_is_there():
+    cache = Cache([SPEC], torch.float32, torch.device("cpu"))
+    trunks = [Kept(cache, n) for n in (1, 64, 65, 500)]
+    assert [t.start % 64 for t in trunks] == [0] * 4
+    spans = sorted((t.start, t.start + -(-t.length // 64) * 64) for t in trunks)
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+    kv = torch.randn(640, 8)
+    for t in trunks:
+        cache.keep(0, kv, 64, t)
+    cache.reserve(3)
+    cache.own[0][FIRST + 2] = 7.0
+    moved = cache.moved
+    more = [Kept(cache, 900), Kept(cache, 5000)]
+    cache.reserve(4000)
+    assert cache.moved > moved and cache.own[0][FIRST + 2].tolist() == [7.0] * 8
+    for t in trunks:
+        n = -(-t.length // 64) * 64
+        assert torch.equal(cache.slots[0][t.start : t.start + n], kv[64 : 64 + n])
+    room = cache.room
+    del trunks, more, t
+    gc.collect()
+    assert cache.take(room) == 0 and cache.room == room, "all of it is one range again"
+
+
+def test_growing_that_fails_midway_can_be_tried_again(monkeypatch):
+    cache = Cache([SPEC, SPEC], torch.float32, torch.device("cpu"))
+    made = cache._made
+    calls = []
+
+    def failing(rows, width):
+        calls.append(rows)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("full")
+        return made(rows, width)
+
+    monkeypatch.setattr(cache, "_made", failing)
+    with pytest.raises(torch.OutOfMemoryError):
+        Kept(cache, 100)
+    first, second = Kept(cache, 100), Kept(cache, 100)
+    assert {len(s) for s in cache.slots} == {cache.room} and abs(first.start - second.start) >= 128
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = make_tiny(tmp_path_factory.mktemp("m") / "two", "gemma4", num_hidden_layers=2)
+    stack, encoder = load(str(folder), "float32", "cpu", tmp_path_factory.mktemp("cache"))
+    return stack, encoder.starts_alnum()
+
+
+@pytest.mark.parametrize("kind", ["plain torch", "naive kernels", "naive kernels, padded"])
+def test_gates_hold_within_rounding(small, kind):
+    executor = TorchExecutor(*small) if kind == "plain torch" else GpuExecutor(*small)
+    if kind.endswith("padded"):
+        executor.grower.padded = True
+    gates = list(SlotTrial(executor, 2e-5, lengths=(1, 17, 64), count=9).gates())
+    assert len(gates) == 9 and [g for g in gates if not g.passed] == []
+
+
+@pytest.mark.parametrize("fault", ["of its neighbours", "of its order", "of the path"])
+def test_gates_find_a_row_that_depends_on_more_than_its_path(small, fault, monkeypatch):
+    executor = GpuExecutor(*small)
+    trial = SlotTrial(executor, 2e-5, lengths=(1, 17), count=6)
+    if fault == "of the path":  # rows of a path whose keys lie one slot off: the first is lost, the last is padding
+        right = steps.paths
+
+        def shifted(step):
+            of = right(step)
+            return of._replace(source=np.concatenate([of.source[1:], of.source[:1]]))
+
+        monkeypatch.setattr(steps, "paths", shifted)
+    else:
+        grow = executor.grow
+
+        def leaky(step):
+            got = grow(step)
+            wrong = step.rows if fault == "of its neighbours" else np.arange(len(got.first))
+            return got._replace(first=got.first + 1e-4 * wrong)
+
+        executor.grow = leaky
+    found = {g.name for g in trial.gates() if not g.passed}
+    assert {
+        "of its neighbours": {"a slot alone = among others", "token by token = at once"},
+        "of its order": {"a slot alone = among others", "any order of slots"},
+        "of the path": {"a path decoded = the same path scored"},
+    }[fault] <= found
