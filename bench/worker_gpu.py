@@ -33,7 +33,7 @@ from spinf_stream.engine.runner import Runner
 from spinf_stream.files import Line
 from spinf_stream.metrics import Metrics
 from spinf_stream.records import Article, encode
-from spinf_stream.stream import topics
+from spinf_stream.stream.kafka import topics
 from spinf_stream.stream.worker import serve
 
 

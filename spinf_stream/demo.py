@@ -112,7 +112,7 @@ async def _demo(settings: Settings, articles: list[Outgoing], folder: Path) -> i
 
 
 async def _topics(s: Settings) -> None:
-    from spinf_stream.stream.topics import create
+    from spinf_stream.stream.kafka.topics import create
     from spinf_stream.topics_cli import plans
 
     for made in await create(s, plans(s, PARTITIONS), replication=1):
@@ -147,7 +147,7 @@ async def _produce(s: Settings, articles: list[Outgoing]) -> None:
 
 
 async def _scores(s: Settings) -> AsyncGenerator[Scores, None]:
-    from spinf_stream.stream.topics import read
+    from spinf_stream.stream.kafka.topics import read
 
     decoder = msgspec.json.Decoder(Scores)
     records: AsyncGenerator[Record, None] = read(s, s.output_topic, last=None, follow=True)

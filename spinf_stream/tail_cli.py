@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _tail(s: Settings, args: argparse.Namespace) -> int:
     """The number of records that are no scores, or do not have the question that is asked for."""
-    from spinf_stream.stream.topics import read
+    from spinf_stream.stream.kafka.topics import read
 
     unread = 0
     told: set[tuple[str, ...]] = set()

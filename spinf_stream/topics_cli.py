@@ -9,7 +9,7 @@ import sys
 from spinf_stream.config import Settings
 from spinf_stream.errors import UsageError
 from spinf_stream.settings_cli import KAFKA, add_settings, loaded
-from spinf_stream.stream.topics import TopicPlan
+from spinf_stream.stream.kafka.topics import TopicPlan
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from spinf_stream.stream.kafka import Away
-    from spinf_stream.stream.topics import create
+    from spinf_stream.stream.kafka.topics import create
 
     if args.partitions < 1 or (args.replication is not None and args.replication < 1) or args.retention_days <= 0:
         raise UsageError("--partitions, --replication and --retention-days must be at least 1")

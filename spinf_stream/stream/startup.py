@@ -8,8 +8,8 @@ import time
 
 from spinf_stream.config import Settings
 from spinf_stream.stream import kafka
+from spinf_stream.stream.kafka.topics import create
 from spinf_stream.stream.settle import TopicFacts
-from spinf_stream.stream.topics import create
 from spinf_stream.topics_cli import plans
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The Kafka client: this folder and topics.py are the only places that know which one. Bytes in, bytes out."""
+"""The Kafka client: this folder alone knows which one. Bytes in, bytes out."""
 
 from spinf_stream.stream.kafka.admin import topic_facts
 from spinf_stream.stream.kafka.common import CALL_SECONDS, Away, PublishFailed, Rebalanced, brief, connection

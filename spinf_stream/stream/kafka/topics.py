@@ -1,7 +1,4 @@
-"""The Kafka client for the operator's commands: create topics, look through one. No group, no commits.
-
-The worker's own consumer and producer are in kafka.py; this is the rest of what knows the client.
-"""
+"""Topics for the operator's commands: create them, look through one. No group, no commits."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from aiokafka.structs import ConsumerRecord
 
 from spinf_stream.config import Settings
 from spinf_stream.stream.flow import Record
-from spinf_stream.stream.kafka import CALL_SECONDS, Away, connection
+from spinf_stream.stream.kafka.common import CALL_SECONDS, Away, connection
 
 EXISTS = 36  # the broker's error code for a topic that is there already
 
