@@ -130,13 +130,15 @@ def open_executor(settings: Settings, model: Model) -> Executor:
 
 
 def proved(executor: Executor, settings: Settings, say: Say) -> None:
-    """On a GPU `bit_exact` is what the bit gates found: run once a card and model, then remembered in the cache."""
+    """On a GPU `bit_exact` is what the bit gates found, and slots are extracted when those of decode steps found nothing:
+    run once a card and model, then remembered in the cache."""
     if executor.stack.embed.device.type == "cuda":
         from spinf_stream.engine.gpu.executor import GpuExecutor
-        from spinf_stream.engine.gpu.proven import prove
+        from spinf_stream.engine.gpu.proven import prove, prove_slots
 
         if isinstance(executor, GpuExecutor):
             prove(executor, settings.cache() / "gates", say)
+            prove_slots(executor, settings.cache() / "gates", say)
 
 
 def open_questions(ground: Ground) -> QuestionSet:
@@ -174,7 +176,9 @@ def ask_of(ground: Ground, questions: QuestionSet, pack: Active | None, run: Run
     """With its floors; those that the cache lacks are computed now, in a pass by `run`. Raises UsageError, and what `run` raises."""
     engine = ground.engine
     if questions.slots and not isinstance(engine.executor, Grower):
-        raise UsageError("extraction slots do not run on the fused GPU executor yet: set device = cpu or dtype = float32")
+        raise UsageError("extraction slots do not run on this executor: set device = cpu or dtype = float32")
+    if questions.slots and (faults := getattr(engine.executor, "slot_faults", None)):
+        raise UsageError(f"extraction slots do not run on this card, gates of decode steps failed ({'; '.join(faults)}): set device = cpu or dtype = float32")
 
     def read(plan: Plan) -> tuple[F64, F64]:
         ground.say(f"floors: {plan.prompts} prompts, {plan.nodes} tokens")

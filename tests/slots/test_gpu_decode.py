@@ -11,7 +11,7 @@ import torch
 from slot_parts import CLOSE, GENERATED, QUERIES, TEXTS, Parts, check, endings
 from tiny import make_tiny
 
-from spinf_stream.engine.gpu import steps
+from spinf_stream.engine.gpu import proven, steps
 from spinf_stream.engine.gpu.cache import FIRST, TRASH, Cache, Kept
 from spinf_stream.engine.gpu.executor import GpuExecutor
 from spinf_stream.engine.gpu.slot_gates import SlotTrial
@@ -176,6 +176,20 @@ def test_gates_hold_within_rounding(small, kind):
         executor.grower.padded = True
     gates = list(SlotTrial(executor, 2e-5, lengths=(1, 17, 64), count=9).gates())
     assert len(gates) == 9 and [g for g in gates if not g.passed] == []
+
+
+def test_what_the_gates_found_is_remembered(small, tmp_path, monkeypatch):
+    executor, said = GpuExecutor(*small), []
+    monkeypatch.setattr(proven, "SlotTrial", lambda e: SlotTrial(e, lengths=(1, 17), count=3))  # on a CPU not bit for bit
+    proven.prove_slots(executor, tmp_path, said.append)
+    found = executor.slot_faults
+    assert len(said) == 1 and "a path decoded = the same path scored" not in found
+    executor.slot_faults = ["something"]
+    proven.prove_slots(executor, tmp_path, said.append)
+    assert executor.slot_faults == found and len(said) == 1
+    other = GpuExecutor(*small, row_scales=False)
+    proven.prove_slots(other, tmp_path, said.append)
+    assert len(said) == 2, "another executor is another record"
 
 
 @pytest.mark.parametrize("fault", ["of its neighbours", "of its order", "of the path"])

@@ -123,5 +123,20 @@ def test_an_executor_without_slots_is_refused_before_anything_runs(settings, mon
                 setattr(self, name, getattr(inner, name))
 
     monkeypatch.setattr(opening, "open_executor", lambda *a: Without(plain(*a)))
-    with pytest.raises(UsageError, match="slots do not run"):
+    with pytest.raises(UsageError, match="slots do not run on this executor"):
         open_scorer(settings)
+
+
+def test_a_card_whose_decode_steps_fail_their_gates_has_no_slots(settings, monkeypatch, tmp_path):
+    plain = opening.open_executor
+
+    def with_faults(*a):
+        executor = plain(*a)
+        executor.slot_faults = ["a slot alone = among others"]
+        return executor
+
+    monkeypatch.setattr(opening, "open_executor", with_faults)
+    with pytest.raises(UsageError, match="gates of decode steps failed .a slot alone = among others.: set device = cpu"):
+        open_scorer(settings)
+    (tmp_path / "q.json").write_text(json.dumps({"queries": [QUERIES[2]]}))
+    assert answer(open_scorer(settings), Article(text=TEXT))[0].slots == []

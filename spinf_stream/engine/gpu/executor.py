@@ -82,6 +82,7 @@ class GpuExecutor:
     ) -> None:
         self.stack = stack
         self.bit_exact = bit_exact
+        self.slot_faults: list[str] = []  # gates of decode steps that failed: then no slot is extracted
         self.fast_accum = fast_accum
         self.default_budget = 32_768
         self.device = stack.embed.device

@@ -19,6 +19,7 @@ import torch
 
 from spinf_stream.engine.gpu.executor import GpuExecutor
 from spinf_stream.engine.gpu.gates import Gate, Trial, head_gate, product_gates
+from spinf_stream.engine.gpu.slot_gates import SlotTrial
 
 log = logging.getLogger(__name__)
 
@@ -35,18 +36,34 @@ def every_gate(executor: GpuExecutor, trial: Trial | None = None) -> Iterator[Ga
 
 def prove(executor: GpuExecutor, folder: Path, say: Callable[[str], object] = log.info) -> bool:
     """Set executor.bit_exact from the record in `folder`, or from the gates, whose outcome is then recorded."""
-    key = hashlib.sha256(json.dumps([executor.stack.digest, executor.numerics, _driver()], sort_keys=True).encode()).hexdigest()
-    path = folder / f"{key[:32]}.json"
-    try:
-        failed = json.loads(path.read_bytes())["failed"]
-    except (OSError, ValueError, KeyError, TypeError):
-        say("bit gates: not yet passed on this card with this model, running them")
-        failed = [g.name for g in every_gate(executor) if not g.passed]
-        _write(path, failed)
+    failed = _failed(folder / f"{_key(executor)}.json", lambda: every_gate(executor), "bit gates", say)
     if failed:
         log.warning("bit gates failed, outputs say bit_exact: false: %s", "; ".join(failed))
     executor.bit_exact = not failed
     return executor.bit_exact
+
+
+def prove_slots(executor: GpuExecutor, folder: Path, say: Callable[[str], object] = log.info) -> None:
+    """Set executor.slot_faults: the gates of decode steps that failed. With any, no slot is extracted here."""
+    executor.slot_faults = _failed(folder / f"{_key(executor)}-slots.json", lambda: SlotTrial(executor).gates(), "gates of decode steps", say)
+    if executor.slot_faults:
+        log.warning("gates of decode steps failed, slots are refused: %s", "; ".join(executor.slot_faults))
+
+
+def _key(executor: GpuExecutor) -> str:
+    return hashlib.sha256(json.dumps([executor.stack.digest, executor.numerics, _driver()], sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _failed(path: Path, gates: Callable[[], Iterator[Gate]], what: str, say: Callable[[str], object]) -> list[str]:
+    """Names of those that failed, from the record or from running them."""
+    try:
+        return [str(name) for name in json.loads(path.read_bytes())["failed"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    say(f"{what}: not yet passed on this card with this model, running them")
+    failed = [g.name for g in gates() if not g.passed]
+    _write(path, failed)
+    return failed
 
 
 def _write(path: Path, failed: list[str]) -> None:
