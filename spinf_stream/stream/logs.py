@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from prometheus_client import Counter as Metric
 
@@ -18,6 +20,45 @@ from spinf_stream.config import Settings
 EXTRA = ("place", "reason")
 # these print keys, values or whole requests at debug level
 CHATTY = ("aiokafka", "asyncio", "redis", "urllib3", "httpx", "httpcore", "filelock", "huggingface_hub", "transformers")
+
+
+class Patience(logging.Filter):
+    """What the Kafka client says ten times a second while a state lasts, said once a minute; and what every first start on a
+    fresh cluster brings (its group coordinator is not there yet), said only once it lasts."""
+
+    LASTS = 10.0  # seconds
+    AGAIN = 60.0
+    PASSING = ("CoordinatorNotAvailable", "CoordinatorLoadInProgress", "NotCoordinator")
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._since: dict[str, float] = {}  # message -> when its state began
+        self._seen: dict[str, float] = {}  # when it was last wanted to be said
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """One answer a record, however many handlers ask."""
+        if not record.name.startswith("aiokafka."):
+            return True
+        if "passes" not in record.__dict__:
+            record.__dict__["passes"] = self._passes(record.getMessage())
+        return bool(record.__dict__["passes"])
+
+    def _passes(self, message: str) -> bool:
+        now = self._clock()
+        if len(self._seen) >= 1000:  # messages name offsets: rather say one twice than keep them for ever
+            for memory in (self._since, self._seen, self._said):
+                memory.clear()
+        if now - self._seen.get(message, -math.inf) > self.LASTS:  # it had ended
+            self._since[message] = now
+        self._seen[message] = now
+        if any(word in message for word in self.PASSING) and now - self._since[message] < self.LASTS:
+            return False
+        if now - self._said.get(message, -math.inf) < self.AGAIN:
+            return False
+        self._said[message] = now
+        return True
 
 
 class Tally(logging.Handler):
@@ -57,6 +98,9 @@ def set_up(s: Settings) -> None:
     handler.setFormatter(JsonLines() if json_lines else Text())
     root = logging.getLogger()
     root.handlers[:] = [handler, TALLY]
+    patience = Patience()
+    for h in (handler, TALLY):
+        h.filters[:] = [patience]
     handler.setLevel(s.log_level.upper())
     root.setLevel(min(handler.level, TALLY.level))
     for name in CHATTY:
