@@ -82,7 +82,7 @@ class Metrics:
         self.committed = g("committed_offset", "offset committed last, or where reading began", ("topic", "partition"))
         self.inflight_records = g("inflight_records", "records read and not yet published")
         self.inflight_tokens = g("inflight_tokens", "tokens waiting and in passes")
-        self.inflight_bytes = g("inflight_bytes", "bytes of records read and not yet published")
+        self.inflight_bytes = g("inflight_bytes", "bytes of records read and not yet published, of their outputs and answers, and of marks on their way to Redis")
         self.partitions = g("assigned_partitions", "partitions open in this worker")
         self.paused = g("paused", "1 while reading is paused by backpressure")
         self.paused_seconds = c("paused_seconds_total", "seconds of that")

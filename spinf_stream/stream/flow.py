@@ -64,10 +64,16 @@ class Settled(NamedTuple):
     reason: Reason | None = None  # of the dead
     item: Item | None = None  # of those that had a work
     mark: Answer | None = None  # to be remembered under the item's digest once `out` is committed
+    held: int = 0  # bytes of the answer that is held with it, for equal texts and for the mark
 
     @property
     def size(self) -> int:
         return 0 if self.out is None else self.out.size
+
+    @property
+    def weight(self) -> int:
+        """Bytes in memory beside the record."""
+        return self.size + self.held
 
 
 @dataclass(eq=False, slots=True)

@@ -22,7 +22,7 @@ class Partition:
         self.admitting = True  # records read go on to the batcher; false from the start of a drain
         self.silent = False  # no unit is begun any more; the one under way may end
         self.flying = 0  # items admitted and not yet settled
-        self.bytes = 0  # of the records seen and not yet published, and of their outputs
+        self.bytes = 0  # of the records seen and not yet published, of their outputs and answers
         self.publishing = False
         self.fruitful = False  # something of this epoch was published
         self.changed = asyncio.Event()  # something settled: the publisher looks
@@ -44,14 +44,15 @@ class Partition:
         if not self.alive or self.offsets is None:
             return False
         self.offsets.settle(settled.record.offset, settled)
-        self.bytes += settled.size
+        self.bytes += settled.weight
         self.changed.set()
         return True
 
     def published(self, unit: list[Settled]) -> None:
+        """As it was settled, whatever became of it on its way out: what was added is taken away."""
         assert self.offsets is not None
         self.offsets.publish(len(unit))
-        self.bytes -= sum(s.record.size + s.size for s in unit)
+        self.bytes -= sum(s.record.size + s.weight for s in unit)
         self.fruitful = True
 
     def close(self) -> None:

@@ -37,6 +37,7 @@ QUEUE_RECORDS = 256  # read and not yet decoded
 POLL_SECONDS = 0.05
 LOW_WATER = 0.75  # reading goes on below this share of what paused it
 MARKS_WAITING = 512  # answers held for Redis; it is slower than the engine only when it is ill
+MARKS_SHARE = 0.25  # of the bytes in flight, for the same
 MARKS_SECONDS = 2.0  # given to the last of them at the end
 
 
@@ -70,6 +71,7 @@ class Pipeline:
         self._wake = asyncio.Event()
         self._commit_now = asyncio.Event()
         self._marks: asyncio.Queue[Done] = asyncio.Queue(MARKS_WAITING)
+        self._marks_bytes = 0  # of them and of those on their way to Redis
 
         self.batcher = Batcher(scorer.engine.budget, s.max_wait_ms / 1000)
         self.dedup = Dedup(s, scorer, metrics)
@@ -133,7 +135,7 @@ class Pipeline:
 
     @property
     def inflight_bytes(self) -> int:
-        return sum(p.bytes for p in self.assignment.partitions.values())
+        return self._marks_bytes + sum(p.bytes for p in self.assignment.partitions.values())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -237,17 +239,19 @@ class Pipeline:
         if 4 * sum(p.offsets.uncommitted for p in open_ if p.offsets) >= self.s.max_inflight_records:
             self._commit_now.set()
         for d in done:
-            if self._marks.full():
-                self.metrics.marks.labels("skipped").inc()
+            if self._marks.full() or self._marks_bytes + d.held > MARKS_SHARE * self.s.max_inflight_bytes:
+                self.metrics.marks.labels("skipped").inc()  # a text costs a pass more; reading never waits for Redis
             else:
                 self._marks.put_nowait(d)
+                self._marks_bytes += d.held
 
     async def _write_marks(self) -> None:
         while True:
             first = await self._marks.get()
             more = [self._marks.get_nowait() for _ in range(self._marks.qsize())]
-            await self.dedup.remember([first, *more])
-            for _ in range(1 + len(more)):
+            await self.dedup.remember([(d.key, d.record, d.answer) for d in (first, *more)])
+            for d in (first, *more):
+                self._marks_bytes -= d.held
                 self._marks.task_done()
 
     async def _flush_marks(self) -> None:

@@ -34,6 +34,7 @@ class Done(NamedTuple):
     key: str  # Prepared.key
     record: Record
     answer: Answer
+    held: int  # bytes
 
 
 class LimitReached(Exception):
@@ -89,8 +90,8 @@ class Publisher:
         sent = await self._patiently(p, unit)
         if sent is None:
             return
-        unit = sent
         p.published(unit)
+        unit = sent
         if self._tracing is not None:
             self._tracing.published(unit, began)
         self._metrics.stage.labels("publish").observe(time.monotonic() - began)
@@ -100,7 +101,7 @@ class Publisher:
             self._count(s)
             if s.item is not None:
                 if s.mark is not None and s.item.work is not None:
-                    done.append(Done(s.item.work.prepared.key, s.record, s.mark))
+                    done.append(Done(s.item.work.prepared.key, s.record, s.mark, s.held))
                 self._batcher.leave(s.item)
         self._published(done)
         if self._limits.tripped:

@@ -13,6 +13,7 @@ from spinf_stream.stream.flow import Headers, Item, Outgoing, Record, Settled
 
 TRACE = ("traceparent", "tracestate")
 CONTENT_TYPE = "content-type"
+HELD = 5  # an answer's objects take this many times its encoded bytes, at most (tests/logic/test_inflight.py)
 
 
 class TopicFacts(NamedTuple):
@@ -41,7 +42,7 @@ class Settle:
             why = f"the scores are {size} bytes, topic {out.topic} takes {limit}: set scores_format = compact or raise max.message.bytes"
             return self.dead(r, "publish_too_large", why, item=item)
         mark = answer if outcome == "scored" and self.settings.redis_url else None
-        return Settled(r, outcome, out, None, item, mark)
+        return Settled(r, outcome, out, None, item, mark, HELD * len(value) if outcome == "scored" else 0)
 
     def expired(self, item: Item) -> Settled:
         nothing = Answer(scores=[], slots=[], packs=[], tokens=Tokens(0, 0, 0, 0), truncated=False, warnings=[], scored_at=now(),

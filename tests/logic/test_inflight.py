@@ -1,0 +1,139 @@
+"""Bytes in flight: records, their outputs, the answers that are held; nothing is left when all is out."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from typing import Any
+
+import msgspec
+import pytest
+from fakes import FakeScorer
+
+from spinf_stream.config import Settings
+from spinf_stream.metrics import Metrics
+from spinf_stream.records import Answer, Article, CombinationScore, OptionScore, QueryScore, Tokens, encode
+from spinf_stream.stream import pipeline as pipeline_module
+from spinf_stream.stream.batcher import Batcher
+from spinf_stream.stream.flow import Item, Outgoing, Record, Work
+from spinf_stream.stream.kafka import PublishFailed, size
+from spinf_stream.stream.partitions import Partition
+from spinf_stream.stream.pipeline import Pipeline
+from spinf_stream.stream.publisher import Done, Publisher
+from spinf_stream.stream.settle import HELD, Settle, TopicFacts
+
+PLACE = Settings(redis_url="redis://x", dedup_secret="s")
+
+
+def settled(p: Partition, max_bytes: int = 10**6, pad: int = 1000) -> tuple[Settle, Any]:
+    """One scored article in flight."""
+    scorer = FakeScorer(pad=pad)
+    settle = Settle(PLACE, scorer, size, {"scores": TopicFacts(1, max_bytes), "articles.dlq": TopicFacts(1, max_bytes)})
+    r = Record("articles", 0, 5, -1, b"k", b'{"text": "a b"}', ())
+    p.open(5, None)
+    p.see(r)
+    article = Article(text="a b")
+    prepared = scorer.prepare(article)
+    item = Item(r, p, article, "k", "application/json", 0.0)
+    item.work = Work(prepared, 0.0, 0, [item], scorer._answer(prepared))
+    return settle, settle.answered(item, item.work.verdict, "scored")  # type: ignore[arg-type]
+
+
+def test_an_answer_that_waits_for_its_turn_counts() -> None:
+    p = Partition("articles", 0, 1)
+    _, s = settled(p)
+    before = p.bytes
+    p.settle(s)
+    assert s.out is not None and p.bytes == before + s.out.size + HELD * len(s.out.value or b"")
+    p.published(p.offsets.take(1) if p.offsets else [])
+    assert p.bytes == 0
+
+
+@pytest.mark.parametrize(("questions", "options"), [(200, 2), (100, 5), (40, 20)])
+def test_held_is_no_less_than_an_answers_objects_take(questions: int, options: int) -> None:
+    ids, texts, values = [f"q{i}" for i in range(questions)], [f" {i}" for i in range(options)], {"topic": "oil"}
+    numbers = [float(i) / 7 for i in range(4 * questions * options)]
+
+    def answer() -> Answer:  # words are the question set's own, numbers are this answer's
+        n = iter(x + 1.0 for x in numbers)
+        scores = [
+            QueryScore(q, [CombinationScore(values, [OptionScore(t, next(n), next(n), next(n)) for t in texts], next(n), 0.5)]) for q in ids
+        ]
+        return Answer(scores=scores, slots=[], packs=[], tokens=Tokens(1, 2, 3, 4), truncated=False, warnings=[], scored_at="t", questions_digest="d")
+
+    answer()
+    tracemalloc.start()
+    try:
+        held = answer()
+        assert tracemalloc.get_traced_memory()[0] <= HELD * len(encode(held))
+        assert tracemalloc.get_traced_memory()[0] <= HELD * len(msgspec.msgpack.encode(held))
+    finally:
+        tracemalloc.stop()
+
+
+class Once:
+    """A delivery that finds the first unit too large."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[Outgoing]] = []
+
+    async def publish(self, p: Partition, out: list[Outgoing], after: int) -> None:
+        self.sent.append(out)
+        if len(self.sent) == 1:
+            raise PublishFailed("too_large", "no")
+
+    async def tick(self, p: Partition) -> None:
+        pass
+
+
+def test_what_becomes_a_dead_letter_on_its_way_out_leaves_no_bytes_behind() -> None:
+    async def main() -> None:
+        p = Partition("articles", 0, 1)
+        settle, s = settled(p)
+        delivery, metrics = Once(), Metrics(100)
+
+        async def refresh() -> None:
+            settle.topics = {"scores": TopicFacts(1, 500), "articles.dlq": TopicFacts(1, 10**6)}
+
+        publisher = Publisher(PLACE, delivery, settle, Batcher(100, 1.0), metrics, refresh, lambda done: None)  # type: ignore[arg-type]
+        p.settle(s)
+        running = asyncio.ensure_future(publisher.run(p))
+        while p.waiting:
+            await asyncio.sleep(0.01)
+        p.silent = True
+        p.changed.set()
+        await running
+        assert [[o.topic for o in unit] for unit in delivery.sent] == [["scores"], ["articles.dlq"]]
+        assert p.bytes == 0 and metrics.registry.get_sample_value("spinf_stream_records_total", {"outcome": "dead"}) == 1
+
+    asyncio.run(main())
+
+
+def test_marks_that_wait_for_redis_count_and_never_hold_up_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        metrics = Metrics(100)
+        limit = 1_000_000
+        facts = {"scores": TopicFacts(1, 10**6), "articles.dlq": TopicFacts(1, 10**6)}
+        w = Pipeline(msgspec.structs.replace(PLACE, max_inflight_bytes=limit), FakeScorer(), None, metrics, facts)  # type: ignore[arg-type]
+        slow = asyncio.Event()
+        written: list[str] = []
+
+        async def remember(marks: Any) -> None:
+            await slow.wait()
+            written.extend(key for key, _, _ in marks)
+
+        monkeypatch.setattr(w.dedup, "remember", remember)
+        answer = FakeScorer()._answer(FakeScorer().prepare(Article(text="a")))
+        w._published([Done(str(i), Record("articles", 0, i, -1, None, b"", ()), answer, 60_000) for i in range(10)])
+        assert w.inflight_bytes == 240_000 <= pipeline_module.MARKS_SHARE * limit
+        assert metrics.registry.get_sample_value("spinf_stream_done_marks_total", {"result": "skipped"}) == 6
+        writer = asyncio.ensure_future(w._write_marks())
+        await asyncio.sleep(0.01)
+        assert w.inflight_bytes == 240_000, "on their way they still count"
+        slow.set()
+        await w._marks.join()
+        assert w.inflight_bytes == 0 and written == ["0", "1", "2", "3"]
+        writer.cancel()
+        w.cpu.shutdown()
+
+    asyncio.run(main())
