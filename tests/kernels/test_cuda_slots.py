@@ -1,0 +1,108 @@
+"""On a card: decode steps. Every gate exact for the shapes that ship, graphs equal to plain launches, whole slots alone and
+among others, and decoding beside passes from another thread.
+
+    python -m pytest --noconftest -m cuda tests/kernels/test_cuda_slots.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+from shapes import gemma3_270m, gemma4_12b, random_stack
+
+from spinf_stream.engine.gpu.executor import GpuExecutor
+from spinf_stream.engine.gpu.proven import prove_slots
+from spinf_stream.engine.gpu.slot_gates import SlotTrial, automata
+from spinf_stream.engine.gpu.synthetic import articles, batch, plan_of, questions
+from spinf_stream.engine.packed import PackedEngine
+from spinf_stream.engine.runner import Runner
+from spinf_stream.slots.plan import Sampling, Slot, SlotPlan
+
+pytestmark = pytest.mark.cuda
+VOCAB = 262_144
+ALNUM = np.arange(VOCAB) % 3 == 0
+SHAPES = {
+    "12B fp8": lambda: random_stack(gemma4_12b(6), "cuda"),
+    "12B bf16": lambda: random_stack(gemma4_12b(3, every=3), "cuda", "bf16"),
+    "270M bf16": lambda: random_stack(gemma3_270m(), "cuda", "bf16"),
+}
+PATHS = questions(12, VOCAB)
+PLAN = plan_of(PATHS, (7, 99, 12_345))
+FEW, WHOLE = automata(VOCAB)
+SLOTS = SlotPlan(
+    (
+        Slot(np.array(PATHS[1], np.int32), "search", 0, 16),
+        Slot(np.array(PATHS[2], np.int32), "search", 1, 8),
+        Slot(np.array(PATHS[3], np.int32), "generate", 1, 24, Sampling(1.0, 0.9, 40, 7, 3)),
+        Slot(np.array(PATHS[0], np.int32), "generate", 1, 24, Sampling(0.0, 1.0, 1, 0, 1)),
+    ),
+    (FEW, WHOLE),
+)
+LENGTHS = (300, 1, 64, 65, 470, 1100)
+PASSES = 12
+MORE = 58  # articles beside those
+
+
+def slots(executor, trunks):
+    engine = PackedEngine(executor, 1 << 20)
+    index = engine.register(PLAN, SLOTS)
+    return engine.collect(engine.submit(batch(trunks, [index] * len(trunks)))).trees
+
+
+def same(one, other):
+    assert all(np.array_equal(a, b) for a, b in zip(one.slots, other.slots)), "ptr, token_ptr, token, logprob, taken, complete, rows"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_gate_of_decode_steps_is_exact(shape):
+    executor = GpuExecutor(SHAPES[shape](), ALNUM)
+    gates = list(SlotTrial(executor).gates())
+    assert len(gates) == 9 and [g for g in gates if not g.passed] == []
+    assert executor.grower.graphs and executor.grower.captured, "graphs were captured, and replayed in the gates above"
+
+
+def test_gates_are_remembered(tmp_path):
+    executor, said = GpuExecutor(random_stack(gemma3_270m(2), "cuda", "bf16"), ALNUM), []
+    for _ in range(2):
+        prove_slots(executor, tmp_path, said.append)
+        assert executor.slot_faults == [] and len(said) == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_slots_alone_and_among_others_with_and_without_graphs(shape):
+    """Searched and sampled ones: 64 articles at once are 256 programs and as many sequences."""
+    executor = GpuExecutor(SHAPES[shape](), ALNUM)
+    trunks = articles([*LENGTHS, *range(100, 100 + MORE)], VOCAB)
+    together = slots(executor, trunks)
+    for i in (0, 1, 3, 5, 6 + MORE // 2):
+        same(slots(executor, trunks[i : i + 1])[0], together[i])
+    executor.grower.padded = False
+    for one, other in zip(slots(executor, trunks[:6]), together):
+        same(one, other)
+
+
+def test_decoding_beside_passes_has_the_same_bits():
+    executor = GpuExecutor(SHAPES["12B fp8"](), ALNUM)
+    trunks, busy = articles(LENGTHS, VOCAB), articles([1500 + i for i in range(8)], VOCAB)
+    want = slots(executor, trunks)
+    engine = PackedEngine(executor, 1 << 20)
+    with_, without = engine.register(PLAN, SLOTS), engine.register(PLAN)
+
+    async def go():
+        runner = Runner(engine)
+        decoded = [asyncio.create_task(runner.run(batch([t], [with_]))) for t in trunks]
+        passes = await asyncio.gather(*(runner.run(batch(busy, [without] * len(busy))) for _ in range(PASSES)))
+        out = [(await d).trees[0] for d in decoded]
+        await runner.close()
+        return out, passes
+
+    got, passes = asyncio.run(go())
+    for one, other in zip(got, want):
+        same(one, other)
+    assert all(np.array_equal(a.cand, b.cand) for p in passes[1:] for a, b in zip(p.trees, passes[0].trees))
