@@ -108,7 +108,8 @@ def view(before: Scrape, now: Scrape) -> list[str]:
     lines = [
         f"spinf-stream   {now.workers} worker{'s' * (now.workers != 1)}, {now.sum('assigned_partitions'):.0f} partitions"
         + "".join(f"   {name} {'ok' if v >= now.workers else 'AWAY'}" for name, v in sorted(up.items()))
-        + ("   PAUSED" if now.sum("paused") else ""),
+        + ("   PAUSED" if now.sum("paused") else "")
+        + (f"   {blocked:.0f} BLOCKED" if (blocked := now.sum("publish_blocked")) else ""),
         "",
         f"scored         {rate('records_total', outcome='scored'):10.1f} articles/s  {rate('questions_scored_total'):10.0f} questions/s  {rate('tokens_total', kind='real'):10.0f} tokens/s",
         f"lag            {now.sum('lag_records'):10.0f} records     {max(now.values('lag_seconds'), default=0.0):10.1f} s oldest",

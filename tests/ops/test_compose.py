@@ -144,6 +144,17 @@ def test_dockerfile_targets_end_as_an_ordinary_user() -> None:
             assert f"!{source}\n" in (COMPOSE / "Dockerfile.dockerignore").read_text("utf-8"), source
 
 
+@pytest.mark.parametrize("faulty", [False, True])
+def test_the_file_fits_the_schema_of_compose(faulty: bool, tmp_path: Path) -> None:
+    """The specification's own, as check-jsonschema (extra `dev`) carries it; a misspelt condition does not fit."""
+    text = TEXT.replace("condition: service_healthy", "condition: service_helthy") if faulty else TEXT
+    (tmp_path / "compose.yaml").write_text(text, "utf-8")
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(tmp_path / "compose.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == faulty, done.stdout + done.stderr
+    assert ("service_helthy" in done.stdout) is faulty
+
+
 def test_docker_compose_itself_accepts_the_file_where_there_is_one() -> None:
     """Without the client's compose plugin the tests above are what there is."""
     docker = shutil.which("docker")

@@ -74,6 +74,7 @@ def metrics(scored: int, dead: int, busy: float, partition: int = 0) -> Metrics:
     m.partitions.set(1)
     m.dependency_up.labels("kafka").set(1)
     m.dependency_up.labels("redis").set(0)
+    m.blocked.set(1)
     m.batch_fill.observe(0.5)
     return m
 
@@ -97,7 +98,7 @@ def test_top_shows_rates_between_two_scrapes() -> None:
     assert now.workers == 2 and now.away == ("http://127.0.0.1:9",)
     before, now = before._replace(at=0.0), now._replace(at=2.0)
     lines = "\n".join(view(before, now))
-    assert "2 workers, 2 partitions   kafka ok   redis AWAY" in lines
+    assert "2 workers, 2 partitions   kafka ok   redis AWAY   2 BLOCKED" in lines
     assert "50.0 articles/s" in lines and "14 records" in lines and "4.5 s oldest" in lines
     assert "device busy    ############............  50%" in lines
     assert "scored 120" in lines and "schema 2" in lines and "no answer      http://127.0.0.1:9" in lines
