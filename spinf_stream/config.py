@@ -75,6 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     kafka_ca_file: str = ""  # PEM: whom to trust; default the system's
     kafka_cert_file: str = ""  # PEM: a client certificate, with its key
     kafka_key_file: str = ""  # PEM: the key of it
+    corrupt_batches: Literal["stop", "skip"] = "stop"  # one whose bytes are damaged at the broker: skip loses its records
     carry_headers: tuple[str, ...] = ()  # input headers copied to the output, beside traceparent and tracestate
     create_topics: bool = False  # at the start, those that are missing
 

@@ -45,6 +45,7 @@ class Metrics:
         self.discarded = c("records_discarded_total", "records in flight dropped with their epoch; they are read again", reason=("revoked", "lost", "aborted", "shutdown"))
         self.discarded_scored = c("records_discarded_scored_total", "of those, records that had been scored already", reason=("revoked", "lost", "aborted", "shutdown"))
         self.published_bytes = h("published_bytes", "bytes of one output record", BYTES)
+        self.corrupt = c("corrupt_batches_total", "record batches that could not be read, however often it was tried", result=("skipped", "stopped"))
         self.unreadable = c("fetch_errors_total", "fetches that raised: a broken batch, a missing right, a broker away")
 
         # batches and passes

@@ -23,6 +23,7 @@ from spinf_stream.stream.batcher import Batcher, Window
 from spinf_stream.stream.dedup import Dedup
 from spinf_stream.stream.delivery import AtLeastOnce, Delivery, ExactlyOnce
 from spinf_stream.stream.intake import AHEAD, Intake
+from spinf_stream.stream.marks import Marks
 from spinf_stream.stream.passes import Passes, Runner
 from spinf_stream.stream.publisher import Done, LimitReached, Publisher
 from spinf_stream.stream.settle import Settle, TopicFacts
@@ -36,9 +37,6 @@ POLL_RECORDS = 32  # of one partition at a time, so that none starves the others
 QUEUE_RECORDS = 256  # read and not yet decoded
 POLL_SECONDS = 0.05
 LOW_WATER = 0.75  # reading goes on below this share of what paused it
-MARKS_WAITING = 512  # answers held for Redis; it is slower than the engine only when it is ill
-MARKS_SHARE = 0.25  # of the bytes in flight, for the same
-MARKS_SECONDS = 2.0  # given to the last of them at the end
 
 
 class Stopped(Exception):
@@ -70,11 +68,10 @@ class Pipeline:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._commit_now = asyncio.Event()
-        self._marks: asyncio.Queue[Done] = asyncio.Queue(MARKS_WAITING)
-        self._marks_bytes = 0  # of them and of those on their way to Redis
 
         self.batcher = Batcher(scorer.engine.budget, s.max_wait_ms / 1000)
         self.dedup = Dedup(s, scorer, metrics)
+        self.marks = Marks(self.dedup, metrics, s.max_inflight_bytes)
         self.settle = Settle(s, scorer, kafka.size, facts)
         self.consumer = kafka.Consumer(s)
         kind = ExactlyOnce if s.delivery == "exactly_once" else AtLeastOnce
@@ -91,7 +88,7 @@ class Pipeline:
         await self.dedup.start()
         await self.delivery.start()
         await self.consumer.start(self.assignment)
-        for loop in (self._poll(), self.intake.run(), self._pump(), self._commit(), self._write_marks()):
+        for loop in (self._poll(), self.intake.run(), self._pump(), self._commit(), self.marks.run()):
             self.spawn(loop)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -110,7 +107,7 @@ class Pipeline:
                 code = 75
         else:
             await self.abandon()
-        await self._flush_marks()
+        await self.marks.flush()
         await self.close()
         return code
 
@@ -135,7 +132,7 @@ class Pipeline:
 
     @property
     def inflight_bytes(self) -> int:
-        return self._marks_bytes + sum(p.bytes for p in self.assignment.partitions.values())
+        return self.marks.bytes + sum(p.bytes for p in self.assignment.partitions.values())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -161,6 +158,9 @@ class Pipeline:
             room = {n: min(POLL_RECORDS, limit - p.exposed) for n, p in a.partitions.items() if p.admitting and not a.paused}
             try:
                 records = await self.consumer.poll({n: most for n, most in room.items() if most > 0}, POLL_SECONDS)
+            except kafka.Damaged as e:
+                self._damaged(e)
+                continue
             except kafka.Away as e:
                 m.unreadable.inc()
                 if broken := self.consumer.broken:
@@ -183,6 +183,16 @@ class Pipeline:
                     self.intake.put(p, r)
             if records:
                 m.progress.labels("consume").set_to_current_time()
+
+    def _damaged(self, e: kafka.Damaged) -> None:
+        """Nobody but the operator may decide to lose records. Raises Stopped."""
+        if self.s.corrupt_batches == "skip" and e.end is not None:
+            self.metrics.corrupt.labels("skipped").inc()
+            log.error("%s; it is skipped (corrupt_batches = skip)", e)
+            self.consumer.seek(e.partition, e.end)
+            return
+        self.metrics.corrupt.labels("stopped").inc()
+        raise Stopped(4, f"{e}. Nothing after it is read: mend or move the partition's replica, or lose its records with corrupt_batches = skip")
 
     def _backpressure(self) -> None:
         a = self.assignment
@@ -238,28 +248,7 @@ class Pipeline:
         open_ = self.assignment.partitions.values()
         if 4 * sum(p.offsets.uncommitted for p in open_ if p.offsets) >= self.s.max_inflight_records:
             self._commit_now.set()
-        for d in done:
-            if self._marks.full() or self._marks_bytes + d.held > MARKS_SHARE * self.s.max_inflight_bytes:
-                self.metrics.marks.labels("skipped").inc()  # a text costs a pass more; reading never waits for Redis
-            else:
-                self._marks.put_nowait(d)
-                self._marks_bytes += d.held
-
-    async def _write_marks(self) -> None:
-        while True:
-            first = await self._marks.get()
-            more = [self._marks.get_nowait() for _ in range(self._marks.qsize())]
-            await self.dedup.remember([(d.key, d.record, d.answer) for d in (first, *more)])
-            for d in (first, *more):
-                self._marks_bytes -= d.held
-                self._marks.task_done()
-
-    async def _flush_marks(self) -> None:
-        try:
-            async with asyncio.timeout(MARKS_SECONDS):
-                await self._marks.join()
-        except TimeoutError:
-            pass  # their texts cost a pass more, next time
+        self.marks.offer(done)
 
     async def _refresh(self) -> None:
         await refresh(self.s, self.facts)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.consumer.fetcher import READ_COMMITTED
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record.util import calc_crc32c
 from kafka_io import RawKey
 
-from spinf_stream.stream.kafka.batches import _Records
+from spinf_stream.stream.kafka.batches import Damage, _Records, _Unpacked
 
 
 def batch(headers: list[Any], codec: int = 0) -> bytes:
@@ -40,6 +43,34 @@ def test_a_good_batch_is_read_as_the_client_reads_it() -> None:
     assert [(r.offset, r.timestamp, r.key, r.value, r.headers) for r in ours] == [
         (r.offset, r.timestamp, r.key, r.value, r.headers) for r in theirs
     ]
+
+
+def walk(data: bytes, offset: int) -> tuple[list[int], list[Damage]]:
+    """What one fetch from `offset` gives, and what it reports."""
+    damage: list[Damage] = []
+    part = _Unpacked(damage.append, TopicPartition("t", 3), _Records(data), [], offset, None, None, True, READ_COMMITTED)
+    return [r.offset for r in part], damage
+
+
+@pytest.mark.parametrize("fault", ["checksum", "compression"])
+def test_damage_ends_a_fetch_and_is_reported_once_it_comes_first(fault: str) -> None:
+    good, bad = batch([("a", b"1")]), bytearray(batch([("a", b"1")], codec=1))
+    bad[:8] = (3).to_bytes(8)  # its offsets follow
+    bad[-12] ^= 0x55
+    if fault == "compression":  # a broken compressor: the checksum is right
+        bad[17:21] = calc_crc32c(bytes(bad[21:])).to_bytes(4)
+    whole = good + bytes(bad) + good
+    assert walk(whole, 0) == ([0, 1, 2], [])
+    given, (damage,) = walk(bytes(bad) + good, 3)
+    assert given == [] and damage[:3] == (3, 3, 6)
+    assert damage.why.startswith("its checksum" if fault == "checksum" else "it does not unpack (")
+
+
+def test_a_header_that_makes_no_sense_is_not_believed() -> None:
+    bad = bytearray(batch([("a", b"1")]))
+    bad[:8] = (100).to_bytes(8)  # outside the checksum
+    bad[-1] ^= 0x55
+    assert walk(bytes(bad), 3)[1][0][:3] == (3, 3, None)
 
 
 def test_a_broken_batch_stays_broken() -> None:

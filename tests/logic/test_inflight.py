@@ -13,10 +13,10 @@ from fakes import FakeScorer
 from spinf_stream.config import Settings
 from spinf_stream.metrics import Metrics
 from spinf_stream.records import Answer, Article, CombinationScore, OptionScore, QueryScore, Tokens, encode
-from spinf_stream.stream import pipeline as pipeline_module
 from spinf_stream.stream.batcher import Batcher
 from spinf_stream.stream.flow import Item, Outgoing, Record, Work
 from spinf_stream.stream.kafka import PublishFailed, size
+from spinf_stream.stream.marks import SHARE, Marks
 from spinf_stream.stream.partitions import Partition
 from spinf_stream.stream.pipeline import Pipeline
 from spinf_stream.stream.publisher import Done, Publisher
@@ -109,31 +109,44 @@ def test_what_becomes_a_dead_letter_on_its_way_out_leaves_no_bytes_behind() -> N
     asyncio.run(main())
 
 
-def test_marks_that_wait_for_redis_count_and_never_hold_up_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marks_that_wait_for_redis_count_and_never_hold_up_reading() -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.answers = asyncio.Event()
+            self.written: list[str] = []
+
+        async def remember(self, marks: Any) -> None:
+            await self.answers.wait()
+            self.written += [key for key, _, _ in marks]
+
     async def main() -> None:
-        metrics = Metrics(100)
-        limit = 1_000_000
-        facts = {"scores": TopicFacts(1, 10**6), "articles.dlq": TopicFacts(1, 10**6)}
-        w = Pipeline(msgspec.structs.replace(PLACE, max_inflight_bytes=limit), FakeScorer(), None, metrics, facts)  # type: ignore[arg-type]
-        slow = asyncio.Event()
-        written: list[str] = []
-
-        async def remember(marks: Any) -> None:
-            await slow.wait()
-            written.extend(key for key, _, _ in marks)
-
-        monkeypatch.setattr(w.dedup, "remember", remember)
+        redis, metrics, limit = Slow(), Metrics(100), 1_000_000
+        marks = Marks(redis, metrics, limit)  # type: ignore[arg-type]
         answer = FakeScorer()._answer(FakeScorer().prepare(Article(text="a")))
-        w._published([Done(str(i), Record("articles", 0, i, -1, None, b"", ()), answer, 60_000) for i in range(10)])
-        assert w.inflight_bytes == 240_000 <= pipeline_module.MARKS_SHARE * limit
+        marks.offer(Done(str(i), Record("articles", 0, i, -1, None, b"", ()), answer, 60_000) for i in range(10))
+        assert marks.bytes == 240_000 <= SHARE * limit
         assert metrics.registry.get_sample_value("spinf_stream_done_marks_total", {"result": "skipped"}) == 6
-        writer = asyncio.ensure_future(w._write_marks())
+        writing = asyncio.ensure_future(marks.run())
         await asyncio.sleep(0.01)
-        assert w.inflight_bytes == 240_000, "on their way they still count"
-        slow.set()
-        await w._marks.join()
-        assert w.inflight_bytes == 0 and written == ["0", "1", "2", "3"]
-        writer.cancel()
+        assert marks.bytes == 240_000, "on their way they still count"
+        redis.answers.set()
+        await marks.flush()
+        assert marks.bytes == 0 and redis.written == ["0", "1", "2", "3"]
+        writing.cancel()
+
+    asyncio.run(main())
+
+
+def test_the_worker_counts_both() -> None:
+    async def main() -> None:
+        facts = {"scores": TopicFacts(1, 10**6), "articles.dlq": TopicFacts(1, 10**6)}
+        w = Pipeline(PLACE, FakeScorer(), None, Metrics(100), facts)  # type: ignore[arg-type]
+        p = Partition("articles", 0, 1)
+        _, s = settled(p)
+        p.settle(s)
+        w.assignment.partitions[0] = p
+        w.marks.bytes = 7
+        assert w.inflight_bytes == p.bytes + 7 > s.weight
         w.cpu.shutdown()
 
     asyncio.run(main())

@@ -1,16 +1,23 @@
-"""Reading a record batch that has a header key which is not UTF-8 (DECISIONS 11).
+"""Reading record batches that the client cannot read, or reads at a price.
 
-The client decodes header keys while it unpacks a batch; one bad key makes every fetch of that batch fail, for ever, and
-takes the good records beside it along. Here the fast reader goes first; only a batch that it refuses is read again by
-a subclass of the client's own plain reader, which keeps such bytes as surrogate escapes for the worker to refuse.
+A header key that is not UTF-8 (DECISIONS 11): the client decodes header keys while it unpacks a batch; one bad key makes
+every fetch of that batch fail, for ever, and takes the good records beside it along. Here the fast reader goes first;
+only a batch that it refuses is read again by a subclass of the client's own plain reader, which keeps such bytes as
+surrogate escapes for the worker to refuse.
+
+A damaged batch (checksum, structure, compression): the client raises in the middle of collecting, which withholds the
+good records before it and drops those of other partitions that were collected already. Here it is the end of what was
+fetched, and reported; asking again fetches it again.
 """
 
 from __future__ import annotations
 
+import functools
 import types
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
+from aiokafka.consumer.fetcher import PartitionRecords
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecordPy
 from aiokafka.record.memory_records import _MemoryRecordsPy
@@ -63,7 +70,7 @@ class _Batch:
         try:
             return iter(list(self._fast))
         except (CorruptRecordException, UnicodeDecodeError):
-            return iter(_AnyHeaders(self._data))
+            return iter(list(_AnyHeaders(self._data)))  # all of it or nothing
 
     def __next__(self) -> Any:
         return next(self._fast)  # the marker of a control batch
@@ -72,18 +79,56 @@ class _Batch:
 class _Records(_MemoryRecordsPy):
     """The client's splitter of a fetch answer into batches."""
 
+    last: Any = None  # the batch that was split off last
+
     def next_batch(self, *_: Any) -> Any:
-        data = self._next_slice
+        data, self.last = self._next_slice, None
         batch = super().next_batch()
-        return batch if batch is None or data is None else _Batch(batch, data)
+        self.last = batch if batch is None or data is None else _Batch(batch, data)
+        return self.last
 
 
-def install(fetcher: Any) -> None:
-    """From now on this consumer's fetcher reads so.
+class Damage(NamedTuple):
+    partition: int
+    offset: int  # where reading stops
+    end: int | None  # after the batch, by its own header; None where that makes no sense
+    why: str
 
-    The client offers no place to hook in, so its handler of fetch answers is bound again with one name meaning another
-    class; other consumers of the process keep theirs.
+
+class _Unpacked(PartitionRecords):
+    """The client's walk through one partition's fetched batches, which ends before a damaged one."""
+
+    def __init__(self, report: Callable[[Damage], None], *given: Any) -> None:
+        super().__init__(*given)
+        self._report = report
+        self._given = False
+
+    def __next__(self) -> Any:
+        try:
+            record = super().__next__()
+        except StopIteration:
+            raise
+        except Exception as e:  # what a decompressor raises is not the client's
+            if not self._given:  # else what was read is handed out first, and the next fetch begins with the damage
+                self._report(self._damage(e))
+            raise StopIteration from None
+        self._given = True
+        return record
+
+    def _damage(self, e: Exception) -> Damage:
+        offset, batch = self.next_fetch_offset, self._records.last
+        end = batch.next_offset if batch is not None and batch.base_offset <= offset < batch.next_offset else None
+        checksum = isinstance(e, CorruptRecordException) and "CRC" in str(e)
+        return Damage(self._tp.partition, offset, end, "its checksum does not match" if checksum else f"it does not unpack ({type(e).__name__})")
+
+
+def install(fetcher: Any, report: Callable[[Damage], None]) -> None:
+    """From now on this consumer's fetcher reads so; `report` is told of a damaged batch each time it is met.
+
+    The client offers no place to hook in, so its handler of fetch answers is bound again with two names meaning other
+    classes; other consumers of the process keep theirs.
     """
     theirs = type(fetcher)._proc_fetch_request
-    ours = types.FunctionType(theirs.__code__, {**theirs.__globals__, "MemoryRecords": _Records}, theirs.__name__)
+    names = {**theirs.__globals__, "MemoryRecords": _Records, "PartitionRecords": functools.partial(_Unpacked, report)}
+    ours = types.FunctionType(theirs.__code__, names, theirs.__name__)
     fetcher._proc_fetch_request = types.MethodType(ours, fetcher)

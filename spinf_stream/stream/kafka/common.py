@@ -22,6 +22,15 @@ class Rebalanced(Exception):
     """The group has moved on: this member may no longer commit."""
 
 
+class Damaged(Exception):
+    """A record batch on the broker cannot be read, however often it is tried."""
+
+    def __init__(self, topic: str, partition: int, offset: int, end: int | None, why: str) -> None:
+        of = f"of offsets {offset} to {end - 1}" if end is not None else f"from offset {offset}"
+        super().__init__(f"{topic}-{partition}: the record batch {of} cannot be read: {why}")
+        self.partition, self.offset, self.end = partition, offset, end
+
+
 class PublishFailed(Exception):
     """At least one record was not acknowledged; others may be in the topic. The producer is not to be used again."""
 

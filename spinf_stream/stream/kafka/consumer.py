@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
@@ -19,10 +20,12 @@ from aiokafka.errors import CommitFailedError, IllegalStateError
 from spinf_stream.config import Settings
 from spinf_stream.stream.flow import Record
 from spinf_stream.stream.kafka import batches
-from spinf_stream.stream.kafka.common import CALL_SECONDS, CLIENT_ERRORS, Away, Rebalanced, brief, connection
+from spinf_stream.stream.kafka.common import CALL_SECONDS, CLIENT_ERRORS, Away, Damaged, Rebalanced, brief, connection
 
 log = logging.getLogger(__name__)
 
+READS = 5  # of a damaged batch: another replica may lead meanwhile, the damage may have been on the way
+REREAD_SECONDS = 0.5  # to the second of them, then doubling
 _NOBODY = TopicPartition("", 0)  # polling it keeps the membership alive and touches no buffer
 
 
@@ -32,12 +35,19 @@ class Listener(Protocol):
     def assigned(self, partitions: list[int]) -> None: ...
 
 
+class _Unread(NamedTuple):
+    what: batches.Damage
+    reads: int
+    again: float  # monotonic seconds
+
+
 class Consumer:
     """One member of the group, reading one topic. All methods but the coroutines are immediate."""
 
     def __init__(self, s: Settings) -> None:
         self._s = s
         self._turn = 0
+        self._unread: dict[int, _Unread] = {}  # by partition
         rebalance = max(s.session_timeout_ms, int(1000 * (s.drain_seconds + 10)))
         self._client = AIOKafkaConsumer(
             **connection(s), group_id=s.group, enable_auto_commit=False, auto_offset_reset="earliest",
@@ -55,15 +65,19 @@ class Consumer:
         except CLIENT_ERRORS as e:
             await self._client.stop()
             raise Away(f"Kafka at {self._s.brokers}: {brief(e)}") from None
-        batches.install(self._client._fetcher)
+        batches.install(self._client._fetcher, self._damage)
         self._client.subscribe([self._s.input_topic], listener=_Adapter(self, listener))
 
     async def poll(self, wanted: Mapping[int, int], timeout: float) -> list[Record]:
-        """At most so many records of each partition, beginning with another one every time. Raises Away.
+        """At most so many records of each partition, beginning with another one every time. Raises Away, Damaged.
 
         To be called all the time, with no partitions while paused: the call itself keeps the membership.
         """
-        tps = [self._tp(n) for n in wanted]
+        now = time.monotonic()
+        for n, unread in self._unread.items():
+            if n in wanted and unread.reads >= READS:
+                raise Damaged(self._s.input_topic, *unread.what)
+        tps = [self._tp(n) for n in wanted if n not in self._unread or now >= self._unread[n].again]
         if tps:
             self._turn = (self._turn + 1) % len(tps)
             tps = tps[self._turn :] + tps[: self._turn]
@@ -79,7 +93,20 @@ class Consumer:
         except CLIENT_ERRORS as e:
             if not out:
                 raise Away(f"reading {self._s.input_topic}: {brief(e)}") from None
+        for r in out:
+            self._unread.pop(r.partition, None)
         return out
+
+    def _damage(self, what: batches.Damage) -> None:
+        """A damaged batch was met; its partition is left alone for a while, then read again."""
+        known, now = self._unread.get(what.partition), time.monotonic()
+        if known and known.what.offset != what.offset:
+            known = None
+        if known and now < known.again:
+            return  # one waiting call of the client fetches again and again
+        reads = known.reads + 1 if known else 1
+        self._unread[what.partition] = _Unread(what, reads, now + REREAD_SECONDS * 2 ** (reads - 1))
+        log.warning("%s-%d: offset %d cannot be read, %d times of %d: %s", self._s.input_topic, what.partition, what.offset, reads, READS, what.why)
 
     def pause(self, partitions: Iterable[int]) -> None:
         self._client.pause(*(tp for tp in map(self._tp, partitions) if tp in self._client.assignment()))
@@ -88,6 +115,7 @@ class Consumer:
         self._client.resume(*(tp for tp in map(self._tp, partitions) if tp in self._client.assignment()))
 
     def seek(self, partition: int, offset: int) -> None:
+        self._unread.pop(partition, None)
         self._client.seek(self._tp(partition), offset)
 
     def position(self, partition: int) -> int | None:

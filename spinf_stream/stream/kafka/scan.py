@@ -31,17 +31,20 @@ async def ranges(s: Settings, topic: str, since: int | None, until: int | None) 
 
 async def scan(s: Settings, topic: str, since: int | None = None, until: int | None = None) -> AsyncGenerator[Record, None]:
     """The committed records of that time that are there now, partition after partition. Raises Away."""
+    damage: list[batches.Damage] = []
     async with _reader(s) as reader:
         for number, (start, end) in sorted((await _ranges(reader, topic, since, until)).items()):
             part = TopicPartition(topic, number)
             reader.assign([part])
-            batches.install(reader._fetcher)
+            batches.install(reader._fetcher, damage.append)
             reader.seek(part, start)
             while await reader.position(part) < end:
                 for found in (await reader.getmany(part, timeout_ms=500)).values():
                     for r in found:
                         if r.offset < end:
                             yield Record(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers)
+                if damage:
+                    raise Away(f"{topic}-{number}: offset {damage[0].offset} cannot be read: {damage[0].why}")
 
 
 async def begin_at(s: Settings, group: str, topic: str, offsets: Mapping[int, int]) -> None:
