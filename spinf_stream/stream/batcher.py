@@ -23,13 +23,15 @@ class Window(NamedTuple):
 
 
 class Batcher:
-    """At most `passes` windows are out at a time; each holds at most `budget` tokens, or one work alone."""
+    """At most `passes` windows are out at a time; each holds at most `budget` tokens, or one work alone. A suspect's is the
+    only one out: if the engine dies of it, nobody else is counted as having been there."""
 
     def __init__(self, budget: int, max_wait: float, passes: int = 2) -> None:
         self.budget = budget
         self.max_wait = max_wait
         self.passes = passes
         self.running = 0
+        self._suspect_out = False
         self.tokens = 0  # waiting and in passes
         self.flushing: Cause | None = None
         self.pressed = False  # the limit of bytes in flight is reached
@@ -63,16 +65,18 @@ class Batcher:
         self._waiting = [w for w in self._waiting if id(w) not in out]
         self._waiting_tokens -= tokens
         self.running += 1
+        self._suspect_out = oldest.suspect
         return Window(tuple(chosen), tokens, cause)
 
     def done(self, window: Window) -> None:
         """The window's pass is over, whatever came of it."""
         self.running -= 1
+        self._suspect_out = False  # it was the only one
         self.tokens -= window.tokens
 
     def due(self) -> float | None:
         """When `take` may next return a window because of its age; None while no pass is free or nothing waits."""
-        if self.running >= self.passes or not self._waiting:
+        if not self._open():
             return None
         return self._waiting[0].arrived + self.max_wait
 
@@ -101,8 +105,14 @@ class Batcher:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    def _open(self) -> bool:
+        """A window may go out, once it has reason to."""
+        if not self._waiting or self.running >= self.passes or self._suspect_out:
+            return False
+        return self.running == 0 or not self._waiting[0].suspect
+
     def _cause(self, now: float) -> Cause | None:
-        if self.running >= self.passes or not self._waiting:
+        if not self._open():
             return None
         oldest = self._waiting[0]
         if self._waiting_tokens >= self.budget or oldest.alone:

@@ -100,9 +100,13 @@ class Work:
     through: object | None = None  # its pass, where that is traced
 
     @property
+    def suspect(self) -> bool:
+        return self.attempts >= ALONE_AFTER
+
+    @property
     def alone(self) -> bool:
-        return self.prepared.alone or self.attempts >= ALONE_AFTER
+        return self.prepared.alone or self.suspect
 
 
-ALONE_AFTER = 3  # attempts: then the content runs in a pass of its own (DECISIONS 17)
+ALONE_AFTER = 3  # attempts: then the content runs in a pass of its own, and no other beside it (DECISIONS 17)
 DEAD_AFTER = 5  # attempts: then it is dead

@@ -70,10 +70,27 @@ def test_alone_means_alone() -> None:
     b = Batcher(100, MAX_WAIT, passes=9)
     add(b, work("a", 10))
     add(b, work("long", 500, alone=True))
-    add(b, work("suspect", 10, attempts=3))
     add(b, work("b", 10))
-    taken = [b.take(0.0) for _ in range(4)]
-    assert [[w.prepared.digest for w in t.works] if t else None for t in taken] == [["a", "b"], ["long"], ["suspect"], None]
+    taken = [b.take(0.0) for _ in range(3)]
+    assert [[w.prepared.digest for w in t.works] if t else None for t in taken] == [["a", "b"], ["long"], None]
+
+
+def test_a_suspect_runs_while_nothing_else_does() -> None:
+    """Who dies beside it would be counted as if it had done it."""
+    b = Batcher(100, MAX_WAIT)
+    add(b, work("a", 100))
+    add(b, work("suspect", 10, attempts=3))
+    add(b, work("second", 10, attempts=4))
+    add(b, work("b", 100))
+    first = b.take(0.0)
+    assert first and [w.prepared.digest for w in first.works] == ["a"]
+    for name in ("suspect", "second", "b"):
+        assert b.take(99.0) is None and b.due() is None, "the one before it is still out"
+        b.done(first)
+        first = b.take(0.0)
+        assert first is not None and [w.prepared.digest for w in first.works] == [name]
+    add(b, work("c", 100))
+    assert b.take(0.0) is not None, "two again"
 
 
 def test_flush_and_pressure_close_at_once() -> None:
