@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import kafka_io
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
@@ -130,3 +131,23 @@ class Auditor:
             dead_duplicates=sum(max(0, got[v] - n) for v, n in wanted.items()),
             dead_wrong=sum(n for v, n in got.items() if v not in wanted) + (len(dead) - sum(got.values())),
         )
+
+
+async def hanging(address: str, topic: str, partitions: int) -> int:
+    """Partitions whose last record a read_committed reader cannot reach: an open transaction holds it back."""
+    ends = [kafka_io.Rec(b"", None, (), n) for n in range(partitions)]
+    await kafka_io.produce(address, topic, ends)
+    try:
+        read = await kafka_io.read_all(address, topic, seconds=20)
+    except TimeoutError:
+        return partitions
+    return partitions - sum(r.value == b"" for r in read)
+
+
+async def uncommitted(address: str, group: str, topic: str) -> int:
+    """Records of the input that the group has not committed."""
+    points = await kafka_io.committed(address, group, topic)
+    ends: collections.Counter[int] = collections.Counter()
+    for r in await kafka_io.read_all(address, topic):
+        ends[r.partition] = max(ends[r.partition], r.offset + 1)
+    return sum(max(0, end - (points.get(n) or 0)) for n, end in ends.items())
