@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from spinf_stream import selftest_cli
+from spinf_stream.engine.gpu import proven
+from spinf_stream.engine.gpu.gates import Gate
 
 
 class Terminal(io.StringIO):
@@ -45,3 +47,13 @@ def test_nothing_but_the_gates_goes_into_a_file(tmp_path: Path, monkeypatch: pyt
     pace.step()
     pace.end()
     assert silent.getvalue() == "" and selftest_cli.clear() == ""
+
+
+def test_gates_whose_outcome_cannot_be_kept_have_run_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "gates").write_bytes(b"in the way")
+    gates = lambda: iter([Gate("good", 0.0), Gate("bad", 1.0)])  # noqa: E731
+    assert proven._failed(tmp_path / "gates" / "x.json", gates, "bit gates", lambda line: None) == ["bad"]
+    assert "cannot be kept" in caplog.text
+    (tmp_path / "gates").unlink()
+    assert proven._failed(tmp_path / "gates" / "x.json", gates, "bit gates", lambda line: None) == ["bad"]
+    assert proven._failed(tmp_path / "gates" / "x.json", lambda: iter(()), "bit gates", lambda line: None) == ["bad"], "as recorded"
