@@ -12,10 +12,11 @@ from typing import get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from spinf_stream import __version__
+from spinf_stream.engine.seam import HOWS
 from spinf_stream.records import Outcome, Reason
 
 PREFIX = "spinf_stream_"
-STAGES = ("decode", "dedup", "window_wait", "queue", "forward", "publish", "commit")
+STAGES = ("decode", "dedup", "window_wait", "queue", "forward", "slots", "publish", "commit")
 STEPS = ("consume", "score", "publish", "commit")
 CAUSES = ("full", "timeout", "revoke", "shutdown", "bytes")
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
@@ -65,6 +66,8 @@ class Metrics:
         self.device_total = g("device_memory_total_bytes", "memory that the GPU has", ("device",))
         self.device_peak = g("device_memory_peak_bytes", "the most that tensors of this process have taken", ("device",))
         self.device_watts = g("device_power_watts", "what the GPU draws; absent without NVML's Python binding", ("device",))
+        self.slot_tokens = c("slot_tokens_total", "rows decoded for slots, their templates included, by how; not among tokens_total", how=HOWS)
+        self.slot_seconds = c("slot_seconds_total", "device time of decode steps, also counted in engine_busy_seconds_total")
         self.floors = g("floors", "prompts with a floor, by whether the cache had it at the start", source=("cached", "computed"))
 
         # time

@@ -82,7 +82,8 @@ class FakeScorer:
 
 
 class FakeRunner:
-    """Two passes may be in it at once, each takes `seconds`; `fault` decides what a pass raises."""
+    """Two passes may be in it at once, each takes `seconds`; `fault` decides what a pass raises. A pass with a text that begins
+    with "slow" has slots: once read, it is decoded until `decoded` is set."""
 
     def __init__(self, scorer: FakeScorer, seconds: float = 0.0, fault: Fault = plain, block: float = 0.0) -> None:
         self.scorer = scorer
@@ -94,6 +95,8 @@ class FakeRunner:
         self.running = self.most_running = 0
         self.busy_seconds = 0.0
         self.closed = False
+        self.decoded = asyncio.Event()
+        self.decoded.set()
         self._began = time.monotonic()
         self._one_at_a_time = asyncio.Lock()
 
@@ -101,7 +104,8 @@ class FakeRunner:
     def wall_seconds(self) -> float:
         return time.monotonic() - self._began
 
-    async def run(self, batch: PassInput) -> PassOutput:
+    async def run(self, batch: PassInput, read: Callable[[], None] | None = None) -> PassOutput:
+        slots: tuple[int, tuple[int, ...], float] = (0, (0, 0, 0), 0.0)
         texts = [self.scorer.texts[int(batch.ids[batch.start[i]])] for i in range(batch.trees)]
         self.passes.append(texts)
         self.running += 1
@@ -115,10 +119,14 @@ class FakeRunner:
                 self.fault(texts)
         finally:
             self.running -= 1
+        if read is not None and any(t.startswith("slow") for t in texts):
+            read()
+            await self.decoded.wait()
+            slots = (6, (1, 2, 3), 0.5)
         self.finished += 1
         self.busy_seconds += self.seconds
         none = np.zeros(0)
-        return PassOutput((TreeOutput(none, none),) * batch.trees, self.seconds, len(batch.ids), 0)
+        return PassOutput((TreeOutput(none, none),) * batch.trees, self.seconds, len(batch.ids), 0, *slots)
 
     async def close(self) -> None:
         self.closed = True

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spinf_stream.engine.seam import Copies, Found, NonFinite, PassInput, PassOutput, TreeOutput
+from spinf_stream.engine.seam import HOWS, Copies, Found, NonFinite, PassInput, PassOutput, TreeOutput
 from spinf_stream.questions.plan import I32
 from spinf_stream.slots.copying import Copy, CopyNumbers, CopyText
 from spinf_stream.slots.decoding import Live
@@ -15,6 +15,8 @@ from spinf_stream.slots.generate import Generate
 from spinf_stream.slots.plan import Slot, SlotPlan
 from spinf_stream.slots.program import Ending, Program
 from spinf_stream.slots.search import Search
+
+_HOW = {"search": 0, "copy_numbers": 1, "copy_text": 1, "generate": 2}  # into HOWS
 
 
 class PendingPass:
@@ -24,6 +26,7 @@ class PendingPass:
         self.trees, self.of, self.seconds, self.rows = list(trees), of, seconds, rows
         self.endings: list[list[Sequence[Ending]]] = [[()] * len(p.slots) if p else [] for p in of]
         self.slot_rows = [0] * len(of)
+        self.rows_by = [0] * len(HOWS)
         self.slot_seconds = 0.0
         self.left = 0  # programs in the decoder
         self.error: BaseException | None = None
@@ -36,7 +39,10 @@ class PendingPass:
         """A program that is done."""
         tree, slot = live.place
         self.left -= 1
+        plan = self.of[tree]
+        assert plan is not None
         self.slot_rows[tree] += live.rows
+        self.rows_by[_HOW[plan.slots[slot].how]] += live.rows
         self.slot_seconds += live.seconds
         self.endings[tree][slot] = live.program.endings
         if not live.finite:
@@ -49,7 +55,7 @@ class PendingPass:
             tree if plan is None else tree._replace(slots=found(self.endings[i], self.slot_rows[i]))
             for i, (tree, plan) in enumerate(zip(self.trees, self.of))
         ]
-        return PassOutput(tuple(trees), self.seconds, self.rows, 0, sum(self.slot_rows), self.slot_seconds)
+        return PassOutput(tuple(trees), self.seconds, self.rows, 0, sum(self.slot_rows), tuple(self.rows_by), self.slot_seconds)
 
 
 def programs(plan: SlotPlan, batch: PassInput, tree: int) -> list[Program]:

@@ -64,12 +64,16 @@ class TreeOutput(NamedTuple):
     slots: Found | None = None  # with a slot plan
 
 
+HOWS = ("searched", "copied", "generated")  # slots
+
+
 class PassOutput(NamedTuple):
     trees: tuple[TreeOutput, ...]
     busy_seconds: float  # device (or compute) time of the pass
     tokens: int  # rows computed: trunks, branches
     padding: int  # rows computed that belong to nobody
     slot_rows: int = 0  # rows decoded for slots, not among `tokens`
+    slot_rows_by: tuple[int, ...] = (0, 0, 0)  # of those, by HOWS
     slot_seconds: float = 0.0  # time of those, not among `busy_seconds`; of a step shared with other passes its share by rows
 
 

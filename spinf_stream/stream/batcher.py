@@ -3,6 +3,9 @@
 Works wait in order of arrival. A window closes when a budget's worth waits (`full`), when its oldest work has waited
 `max_wait` seconds (`timeout`), when more cannot come (`bytes`), or at once while flushing (`revoke`, `shutdown`). It
 opens for more as long as both passes are busy: waiting for the engine costs nothing but makes it fuller.
+
+A pass whose reads are over and whose slots are still being decoded gives its place to the next, so that new articles never
+wait for a long generation; but no more of them than the keys and values that they keep may take.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Literal, NamedTuple
 from spinf_stream.stream.flow import Item, Work
 
 Cause = Literal["full", "timeout", "revoke", "shutdown", "bytes"]
+DECODING = 1.0  # budgets of content tokens in windows that have given up their places; more keep them
 LOOK_AHEAD = 512  # works looked at to fill a window; the oldest is always in it, so nobody starves
 
 
@@ -30,9 +34,10 @@ class Batcher:
         self.budget = budget
         self.max_wait = max_wait
         self.passes = passes
-        self.running = 0
         self._suspect_out = False
-        self.tokens = 0  # waiting and in passes
+        self.tokens = 0  # waiting and in passes, those left out that only decode
+        self.decoding: dict[Window, int] = {}  # that have given up their places: their content tokens
+        self._places: dict[Window, bool] = {}  # windows in passes: whether only slots are left to decode
         self.flushing: Cause | None = None
         self.pressed = False  # the limit of bytes in flight is reached
         self._waiting: list[Work] = []
@@ -64,15 +69,33 @@ class Batcher:
         out = set(map(id, chosen))
         self._waiting = [w for w in self._waiting if id(w) not in out]
         self._waiting_tokens -= tokens
-        self.running += 1
         self._suspect_out = oldest.suspect
-        return Window(tuple(chosen), tokens, cause)
+        window = Window(tuple(chosen), tokens, cause)
+        self._places[window] = False
+        return window
+
+    def read(self, window: Window) -> None:
+        """Nothing of the window is left but slots to decode. A suspect keeps its place: it stays the only one out."""
+        if window in self._places and not self._suspect_out:
+            self._places[window] = True
+            self._give_up()
+
+    def again(self, window: Window) -> None:
+        """The window's pass is made anew: it is out again, even beside as many as may be."""
+        if window in self.decoding:
+            del self.decoding[window]
+            self.tokens += window.tokens
+        self._places[window] = False
 
     def done(self, window: Window) -> None:
         """The window's pass is over, whatever came of it."""
-        self.running -= 1
-        self._suspect_out = False  # it was the only one
-        self.tokens -= window.tokens
+        if window in self._places:
+            del self._places[window]
+            self._suspect_out = False  # it was the only one
+            self.tokens -= window.tokens
+        else:
+            del self.decoding[window]
+        self._give_up()
 
     def due(self) -> float | None:
         """When `take` may next return a window because of its age; None while no pass is free or nothing waits."""
@@ -102,6 +125,11 @@ class Batcher:
         return len(gone)
 
     @property
+    def running(self) -> int:
+        """Windows in their places."""
+        return len(self._places)
+
+    @property
     def waiting(self) -> int:
         return len(self._waiting)
 
@@ -109,7 +137,16 @@ class Batcher:
         """A window may go out, once it has reason to."""
         if not self._waiting or self.running >= self.passes or self._suspect_out:
             return False
-        return self.running == 0 or not self._waiting[0].suspect
+        return not (self._places or self.decoding) or not self._waiting[0].suspect
+
+    def _give_up(self) -> None:
+        for window in [w for w, read in self._places.items() if read]:
+            content = sum(w.prepared.content_tokens for w in window.works)
+            if self.decoding and sum(self.decoding.values()) + content > DECODING * self.budget:
+                return
+            del self._places[window]
+            self.decoding[window] = content
+            self.tokens -= window.tokens
 
     def _cause(self, now: float) -> Cause | None:
         if not self._open():

@@ -18,7 +18,7 @@ from concurrent.futures import Executor
 from typing import Protocol
 
 from spinf_stream.engine.scorer import Scorer
-from spinf_stream.engine.seam import EngineFatal, EngineFault, NonFinite, OutOfMemory, PassInput, PassOutput
+from spinf_stream.engine.seam import HOWS, EngineFatal, EngineFault, NonFinite, OutOfMemory, PassInput, PassOutput
 from spinf_stream.metrics import Metrics
 from spinf_stream.records import Answer, Refused
 from spinf_stream.stream.batcher import Batcher, Window
@@ -41,7 +41,7 @@ class Runner(Protocol):
     @property
     def wall_seconds(self) -> float: ...
 
-    async def run(self, batch: PassInput) -> PassOutput: ...
+    async def run(self, batch: PassInput, read: Callable[[], None] | None = None) -> PassOutput: ...
 
     async def close(self) -> None: ...
 
@@ -63,8 +63,9 @@ class Passes:
         self._tracing = tracing
         self.faulting = False
 
-    async def run(self, window: Window) -> None:
-        """Raises EngineFatal. The window is not marked done in the batcher: its caller does that."""
+    async def run(self, window: Window, read: Callable[[], None] | None = None) -> None:
+        """Raises EngineFatal. The window is not marked done in the batcher: its caller does that. `read` is called when
+        nothing is left but slots to decode; the window may still be tried anew after that."""
         keys = [w.prepared.key for w in window.works]
         await self._dedup.begin(keys)
         parts: list[list[Work]] = [list(window.works)]
@@ -73,8 +74,9 @@ class Passes:
             part = [w for w in parts.pop() if w.items]  # an epoch may have ended meanwhile
             if not part:
                 continue
+            self._batcher.again(window)
             try:
-                answers = await self._pass(part)
+                answers = await self._pass(part, None if parts else read)
             except EngineFatal:
                 self._metrics.passes.labels("fatal").inc()
                 raise
@@ -119,16 +121,29 @@ class Passes:
                 await self._deliver(part)
         await self._dedup.end(keys)
 
-    async def _pass(self, works: list[Work]) -> list[Answer]:
+    async def _pass(self, works: list[Work], read: Callable[[], None] | None) -> list[Answer]:
         loop = asyncio.get_running_loop()
         prepared = [w.prepared for w in works]
         batch = await loop.run_in_executor(self._cpu, self._scorer.pack, prepared)
         began = time.monotonic()
-        output = await self._runner.run(batch)
+        over: list[float] = []
+
+        def decoding() -> None:
+            over.append(time.monotonic())
+            if read is not None:
+                read()
+
+        output = await self._runner.run(batch, decoding)
+        ended = time.monotonic()
         if self._tracing is not None:
             self._tracing.passed(works, began, output)
         m = self._metrics
-        m.stage.labels("forward").observe(time.monotonic() - began)
+        m.stage.labels("forward").observe((over[0] if over else ended) - began)
+        if over:
+            m.stage.labels("slots").observe(ended - over[0])
+        for how, rows in zip(HOWS, output.slot_rows_by):
+            m.slot_tokens.labels(how).inc(rows)
+        m.slot_seconds.inc(output.slot_seconds)
         m.passes.labels("ok").inc()
         m.engine_seconds.inc(output.busy_seconds + output.slot_seconds)
         m.tokens.labels("real").inc(output.tokens)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -229,11 +229,15 @@ class Pipeline:
         for w in window.works:
             m.stage.labels("window_wait").observe(now - w.arrived)
         try:
-            await self.passes.run(window)
+            await self.passes.run(window, lambda: self._room(self.batcher.read, window))
         finally:
-            self.batcher.done(window)
-            self.intake.room.set()
-            self._wake.set()
+            self._room(self.batcher.done, window)
+
+    def _room(self, step: Callable[[Window], None], window: Window) -> None:
+        """A step of the batcher after which others may come in or go out."""
+        step(window)
+        self.intake.room.set()
+        self._wake.set()
 
     async def _commit(self) -> None:
         """After every interval, or as soon as a quarter of what may be exposed is published and not committed."""

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from spinf_stream.engine.scorer import Prepared
 from spinf_stream.records import Article
-from spinf_stream.stream.batcher import Batcher, Window
+from spinf_stream.stream.batcher import DECODING, Batcher, Window
 from spinf_stream.stream.flow import Item, Record, Settled, Work
 from spinf_stream.stream.partitions import Partition
 
@@ -133,6 +133,79 @@ def test_dropping_an_epoch_saves_its_passes_and_spares_the_others() -> None:
     assert [i.partition for i in shared.items] == [new] and b.tokens == 30
 
 
+def taken(b: Batcher, *costs: int, now: float = MAX_WAIT) -> list[Window]:
+    """A window for each cost, as long as places are free."""
+    out = []
+    for i, cost in enumerate(costs):
+        add(b, work(f"{now}-{i}", cost, now - MAX_WAIT))
+        if (window := b.take(now)) is not None:
+            out.append(window)
+    return out
+
+
+def test_a_pass_that_only_decodes_gives_its_place_to_the_next() -> None:
+    b = Batcher(100, MAX_WAIT)
+    one, two = taken(b, 100, 30)
+    add(b, work("waits", 40, 0.0))
+    assert b.take(9.0) is None and b.tokens == 170
+    b.read(one)
+    assert b.running == 1 and b.tokens == 70, "what only decodes holds up nobody"
+    (three,) = [b.take(9.0)]
+    assert three is not None and b.running == 2
+    b.done(one)
+    assert (b.running, b.tokens, b.decoding) == (2, 70, {})
+    b.done(two)
+    b.done(three)
+    assert (b.running, b.tokens) == (0, 0)
+
+
+def test_no_more_is_decoded_than_may_be_kept() -> None:
+    b = Batcher(100, MAX_WAIT)
+    windows: list[Window] = []
+    for n in range(9):
+        if made := taken(b, 40, now=MAX_WAIT + n):
+            windows += made
+            b.read(made[0])
+    assert len(b.decoding) == 2 and sum(b.decoding.values()) == 80 <= DECODING * b.budget
+    assert b.running == 2 and b.waiting == 5, "two decode beside, two in their places, the others wait"
+    b.done(windows[0])
+    assert len(b.decoding) == 2 and b.running == 1, "another has given up its place now"
+    large = taken(Batcher(100, MAX_WAIT), 900)
+    assert large[0].tokens == 900
+    alone = Batcher(100, MAX_WAIT)
+    (only,) = taken(alone, 900)
+    alone.read(only)
+    assert alone.running == 0, "one alone may be of any size"
+
+
+def test_a_pass_made_anew_is_out_again() -> None:
+    b = Batcher(100, MAX_WAIT)
+    (one,) = taken(b, 60)
+    b.read(one)
+    assert (b.running, b.tokens) == (0, 0)
+    taken(b, 100, 100, now=9.0)
+    b.again(one)
+    assert (b.running, b.tokens) == (3, 260) and b.take(99.0) is None
+    b.done(one)
+    assert (b.running, b.tokens) == (2, 200)
+
+
+def test_a_suspect_is_the_only_one_out_while_it_decodes_too() -> None:
+    b = Batcher(100, MAX_WAIT)
+    (one,) = taken(b, 60)
+    b.read(one)
+    add(b, work("suspect", 10, 0.0, attempts=4))
+    assert b.take(9.0) is None, "somebody decodes"
+    b.done(one)
+    (suspect,) = [b.take(9.0)]
+    assert suspect is not None
+    b.read(suspect)
+    add(b, work("next", 10, 0.0))
+    assert b.running == 1 and b.take(99.0) is None
+    b.done(suspect)
+    assert b.take(99.0) is not None
+
+
 class Flow(RuleBasedStateMachine):
     """Partitions come and go while records are read, scored and published; the clock and the engine are the test's."""
 
@@ -201,6 +274,11 @@ class Flow(RuleBasedStateMachine):
             self.encoding += w.items
         self.b.done(window)
 
+    @precondition(lambda self: self.windows)
+    @rule(data=st.data())
+    def read_out(self, data: st.DataObject) -> None:
+        self.b.read(data.draw(st.sampled_from(self.windows)))
+
     @precondition(lambda self: self.encoding)
     @rule()
     def encoded(self) -> None:
@@ -260,8 +338,10 @@ class Flow(RuleBasedStateMachine):
     def tokens_are_counted_and_bounded(self) -> None:
         waiting = sum(w.prepared.cost for w in self.b._waiting)
         assert self.b._waiting_tokens == waiting
-        assert self.b.tokens == waiting + sum(w.tokens for w in self.windows)
-        assert self.b.running == len(self.windows) <= 2
+        out = [w for w in self.windows if w not in self.b.decoding]
+        assert self.b.tokens == waiting + sum(w.tokens for w in out)
+        assert self.b.running == len(out) <= 2 and set(self.b.decoding) <= set(self.windows)
+        assert sum(self.b.decoding.values()) <= DECODING * self.BUDGET or len(self.b.decoding) == 1
         assert all(w.tokens <= self.BUDGET or len(w.works) == 1 for w in self.windows)
         assert all(len(w.works) == 1 for w in self.windows if any(x.alone for x in w.works))
 

@@ -88,6 +88,8 @@ def test_passes_decode_together_and_rows_come_free_again(parts, monkeypatch):
         for place in parts.slots.places:
             got = endings(tree.slots, place.slot)
             assert [e[:3] for e in got] == [e[:3] for e in endings(want.slots, place.slot)], text
+    for output in (first.output(), second.output()):
+        assert sum(output.slot_rows_by) == output.slot_rows and min(output.slot_rows_by) > 10, "searched, copied, generated"
     d = engine.decoder
     assert steps > 20 and not d.live and sorted(d.free) == list(range(d.used))
     assert first.output().slot_rows == trees[0].slots.rows > 60

@@ -136,7 +136,7 @@ def test_a_card_whose_decode_steps_fail_their_gates_has_no_slots(settings, monke
         return executor
 
     monkeypatch.setattr(opening, "open_executor", with_faults)
-    with pytest.raises(UsageError, match="gates of decode steps failed .a slot alone = among others.: set device = cpu"):
+    with pytest.raises(UsageError, match=r"gates of decode steps failed \(a slot alone = among others\): set device = cpu"):
         open_scorer(settings)
     (tmp_path / "q.json").write_text(json.dumps({"queries": [QUERIES[2]]}))
     assert answer(open_scorer(settings), Article(text=TEXT))[0].slots == []
