@@ -12,6 +12,7 @@ import argparse
 import json
 import statistics
 import time
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 from results import Run, write_result
 
 WIDTHS = Path(__file__).resolve().parent / "data" / "slot_widths.json"
+KINDS = ("number", "amount", "number, full beam", "copied number", "copied amount", "text", "text, full beam", "copied text", "generated")
 MAX_TOKENS = 16
 PER_ARTICLE = 4
 SENTENCES = (
@@ -70,14 +72,22 @@ def cost(args: argparse.Namespace) -> int:
     print(f"one scored token {token_ms:.4f} ms")
     report: dict[str, Any] = {"scored_token_ms": round(token_ms, 5), "max_tokens": MAX_TOKENS, "equivalents": {}}
     runs = []
-    for kind in ("number", "number, full beam", "copied number", "text", "text, full beam", "copied text", "generated"):
+    for kind in KINDS:
         for slots in (args.slots, 1):
-            walls, rows = bench.slots(kind, slots)
-            each = statistics.median(walls) / slots / token_ms
-            report["equivalents"][f"{kind}, {slots} together"] = {"equivalents": round(each, 1), "rows_a_slot": round(rows / slots, 1)}
+            walls, rows, steps = bench.slots(kind, slots)
+            ms = statistics.median(walls)
+            each, step_ms = ms / slots / token_ms, ms / max(1, steps)
+            report["equivalents"][f"{kind}, {slots} together"] = {
+                "equivalents": round(each, 1), "rows_a_slot": round(rows / slots, 1), "steps": steps, "ms_a_step": round(step_ms, 3),
+            }  # fmt: skip
             runs.append(Run(f"{kind} x {slots}", -(-slots // PER_ARTICLE), slots, rows, walls, None))
-            print(f"{kind:<20} {slots:>3} together: {each:8.1f} equivalents, {rows / slots:6.1f} rows a slot")
-    write_result(f"slots-cost-{args.shape}", report, runs)
+            print(
+                f"{kind:<18} {slots:>3} together: {each:8.1f} equivalents, {rows / slots:6.1f} rows a slot, {steps} steps of {step_ms:.2f} ms", flush=True
+            )
+    grower = getattr(executor, "grower", None)
+    report["cuda_graphs"] = len(getattr(grower, "captured", ()))
+    path = write_result(f"slots-cost-{args.shape}", report, runs)
+    print(f"{report['cuda_graphs']} CUDA graphs; {path.name}")
     return 0
 
 
@@ -95,12 +105,7 @@ def model(args: argparse.Namespace) -> tuple[Any, Any]:
         make = gemma4_12b if args.shape == "12b" else gemma3_270m
         spec = make(args.layers) if args.layers else make()
         found = Model(random_stack(spec, args.device, args.scheme), Encoder.from_file(args.tokenizer, spec.bos, spec.vocab))
-    executor = open_executor(settings, found)
-    if not hasattr(executor, "grow"):  # the fused executor has no decode steps
-        from spinf_stream.engine.torch_executor import TorchExecutor
-
-        executor = TorchExecutor(found.stack, found.encoder.starts_alnum())
-    return executor, found.encoder
+    return open_executor(settings, found), found.encoder
 
 
 class Bench:
@@ -112,6 +117,7 @@ class Bench:
         self.engine = PackedEngine(executor, 200_000)
         self.words = Vocabularies(encoder, executor.stack.spec.eos)
         self.widths: dict[str, list[list[int]]] = json.loads(WIDTHS.read_text())
+        self.base: dict[int, float] = {}  # milliseconds of a pass of so many articles without slots
 
     def texts(self, articles: int) -> list[str]:
         rng = np.random.default_rng(5)
@@ -123,7 +129,7 @@ class Bench:
         from spinf_stream.questions.spec import Limits
 
         yes = [{"id": f"q{i}", "template": f"\n\nIs topic {i} the subject of this article?\nAnswer:{{?}}", "options": [" yes", " no"]} for i in range(count)]
-        slot = "n" if kind and "number" in kind else "*"
+        slot = "n" if kind and "number" in kind else "$" if kind and "amount" in kind else "*"
         more: dict[str, Any] = {"max_tokens": MAX_TOKENS}
         if kind == "generated":
             more["generate"] = {"temperature": 1.0}
@@ -139,8 +145,8 @@ class Bench:
         walls = self.timed(lambda: self.engine.collect(self.engine.submit(batch)))
         return statistics.median(walls) / self.engine.collect(self.engine.submit(batch)).tokens
 
-    def slots(self, kind: str, slots: int) -> tuple[list[float], int]:
-        """(milliseconds that all the slots took in each run, rows that they took)."""
+    def slots(self, kind: str, slots: int) -> tuple[list[float], int, int]:
+        """(milliseconds that all the slots took in each run, rows that they took, steps)."""
         from spinf_stream.engine import packed
         from spinf_stream.slots.build import SlotSet
 
@@ -150,27 +156,38 @@ class Bench:
         scored = self.questions(1).plan
         with_, without = self.engine.register(scored, found.plan), self.engine.register(scored)
         batch, bare = self.batch(texts, with_, found), self.batch(texts, without)
-        base = statistics.median(self.timed(lambda: self.engine.collect(self.engine.submit(bare))))
+        if len(texts) not in self.base:
+            self.base[len(texts)] = statistics.median(self.timed(lambda: self.engine.collect(self.engine.submit(bare))))
+        base = self.base[len(texts)]
         old = packed.programs
-        if kind != "copied number" and kind != "generated" and (self.args.shape != "model" or "full" in kind):
+        if kind not in ("copied number", "copied amount", "generated") and (self.args.shape != "model" or "full" in kind):
             packed.programs = self.replayed(kind)
         rows = [0]
 
         def once() -> None:
             rows[0] = self.engine.collect(self.engine.submit(batch)).slot_rows
 
+        walls = self.timed(once)
+        before, grow = [0], self.executor.grow
+
+        def counted(step: Any) -> Any:
+            before[0] += 1
+            return grow(step)
+
+        self.engine.decoder.grower = types.SimpleNamespace(grow=counted)
         try:
-            walls = self.timed(once)
+            once()
         finally:
+            self.engine.decoder.grower = self.executor
             packed.programs = old
-        return [max(0.0, w - base) for w in walls], rows[0]
+        return [max(0.0, w - base) for w in walls], rows[0], before[0]
 
     def replayed(self, kind: str) -> Callable[..., list[Any]]:
         """In place of pending.programs: programs that take a recorded number of rows whatever the numbers say."""
         from spinf_stream.slots.plan import BEAM
 
         full = kind.endswith("full beam")
-        widths = [[BEAM] * MAX_TOKENS] if full else self.widths[kind]
+        widths = [[BEAM] * MAX_TOKENS] if full else self.widths["number" if kind == "amount" else kind]
         turn = iter(int(i) for i in np.random.default_rng(1).integers(0, len(widths), 1_000_000))
 
         def programs(plan: Any, batch: Any, tree: int) -> list[Any]:
@@ -188,7 +205,8 @@ class Bench:
         return PassInput(np.concatenate(ids), start, np.full(len(ids), plan, np.int32), copies)
 
     def timed(self, once: Callable[[], Any]) -> list[float]:
-        once()
+        for _ in range(1 if self.args.device == "cpu" else 4):  # a card captures a shape when it comes back
+            once()
         out = []
         for _ in range(self.args.repeat):
             began = time.perf_counter()

@@ -2,7 +2,10 @@
 
     python bench/slots.py accuracy --data ../shared/data/bbc_test.jsonl
     python bench/slots.py cost                                              # the demo model on this machine
-    python bench/slots.py cost --shape 12b --device cuda --tokenizer tokenizer.json
+    python bench/slots.py cost --shape 12b --scheme fp8-static --device cuda --tokenizer tokenizer.json
+
+On a card first `python -m pytest --noconftest -m cuda tests/kernels/test_cuda_slots.py`: a cost means nothing where those
+fail. tokenizer.json is any Gemma's; the demo model's lies in the cache folder, below models/.
 
 accuracy: 40 articles (first 250 words) that somebody has labelled by hand in bench/data/slot_labels.jsonl: company, main
 figure with its unit, one person. Searched against copy-only, each answer's p against being right. Without --data there is
