@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     content: str = "{title}\n\n{text}"  # how an article with a title becomes content; without one it is the text
     max_content_tokens: Positive = 4096  # tokens of an article that are read
     overlong: Literal["truncate", "reject", "solo"] = "truncate"  # what a longer one meets: solo = a pass of its own
+    max_slots: Positive = 10  # extraction slots (queries times combinations) of one question file or pack
     scores_format: Literal["full", "compact"] = "full"  # compact = float32 arrays, for thousands of questions
 
     # who answers

@@ -16,6 +16,7 @@ from spinf_stream.errors import UsageError
 from spinf_stream.questions.cache import load_file
 from spinf_stream.questions.problems import QuestionError
 from spinf_stream.questions.questionset import QuestionSet
+from spinf_stream.questions.spec import Limits
 from spinf_stream.questions.warnings import warnings
 from spinf_stream.settings_cli import add_settings, loaded
 
@@ -26,13 +27,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     check.add_argument("file", metavar="FILE", type=Path, help="questions, .toml or JSON")
     check.add_argument("--tokenizer", metavar="FILE", type=Path, help="a tokenizer.json, instead of the model's")
-    add_settings(check, ("model", "cache_dir"))
+    add_settings(check, ("model", "cache_dir", "max_slots"))
 
 
 def run(args: argparse.Namespace) -> int:
     encoder = _encoder(args)
     try:
-        questions = load_file(args.file, encoder)
+        questions = load_file(args.file, encoder, limits=Limits(max_slots=loaded(args).settings.max_slots))
     except OSError as e:
         raise UsageError(f"{args.file}: {e.strerror}") from None
     except QuestionError as e:

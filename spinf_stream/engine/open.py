@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 
@@ -37,6 +38,7 @@ from spinf_stream.questions.compile import build_body
 from spinf_stream.questions.plan import F64, Plan
 from spinf_stream.questions.problems import QuestionError
 from spinf_stream.questions.questionset import QuestionSet
+from spinf_stream.questions.spec import Limits
 
 log = logging.getLogger(__name__)
 Say = Callable[[str], None]
@@ -144,7 +146,7 @@ def proved(executor: Executor, settings: Settings, say: Say) -> None:
 def open_questions(ground: Ground) -> QuestionSet:
     path = Path(ground.settings.questions or "")
     try:
-        return load_file(path, ground.encoder, ground.settings.cache() / "questions")
+        return load_file(path, ground.encoder, ground.settings.cache() / "questions", limits_of(ground.settings))
     except QuestionError as e:
         raise UsageError(f"{path}: {e}") from None
     except OSError as e:
@@ -165,11 +167,16 @@ def open_packs(settings: Settings, model: str) -> list[Active]:
 
 
 def pack_questions(ground: Ground, pack: Active) -> QuestionSet:
-    parts = [b"pack", pack.pack.digest.encode(), pack.context.encode()]
+    limits = limits_of(ground.settings)
+    parts = [b"pack", pack.pack.digest.encode(), pack.context.encode(), msgspec.msgpack.encode(limits)]
     try:
-        return cached(ground.settings.cache() / "questions", parts, ground.encoder, lambda: build_body([pack.source()], ground.encoder))
+        return cached(ground.settings.cache() / "questions", parts, ground.encoder, lambda: build_body([pack.source()], ground.encoder, limits))
     except QuestionError as e:
         raise UsageError(f"pack {pack.pack.label}: {e}") from None
+
+
+def limits_of(settings: Settings) -> Limits:
+    return Limits(max_slots=settings.max_slots)
 
 
 def ask_of(ground: Ground, questions: QuestionSet, pack: Active | None, run: RunPass) -> Ask:

@@ -123,7 +123,7 @@ def _ask(sources: Sequence[Source], limits: Limits, problems: list[Problem]) -> 
     if answers > limits.max_answers:
         problems.append(Problem(None, where, "too_many_options", f"{answers} answers (prompts times options), at most {limits.max_answers}"))
     if slots > limits.max_slots:
-        problems.append(Problem(None, where, "too_many_extractions", f"{slots} slots (queries times combinations), at most {limits.max_slots}"))
+        problems.append(Problem(None, where, "too_many_extractions", f"{slots} slots (queries times combinations), at most {limits.max_slots}: ask for less, or raise the setting max_slots"))
     return asked
 
 

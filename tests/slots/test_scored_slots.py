@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tiny import make_tiny
 
+from spinf_stream.cli import main
 from spinf_stream.config import PackEntry, Settings
 from spinf_stream.engine import open as opening
 from spinf_stream.engine.open import open_scorer
@@ -80,6 +81,18 @@ def test_slots_alone_are_enough_to_ask(settings, tmp_path):
     assert [(a["text"], a["start"]) for a in one] == [(a["text"], a["start"]) for a in other]
     for a, b in zip(one, other):
         assert abs(math.log(a["p"]) - math.log(b["p"])) < 1e-4
+
+
+def test_more_slots_than_ten_are_a_setting(settings, tmp_path, capsys):
+    path = tmp_path / "q.json"
+    path.write_text(json.dumps({"queries": [{"id": f"n{i}", "template": f"\n\nPaid {i}:{{n}}", "mode": "copy_only"} for i in range(48)]}))
+    with pytest.raises(UsageError, match=r"48 slots .* at most 10: .* raise the setting max_slots"):
+        open_scorer(settings)
+    got = answer(open_scorer(msgspec.structs.replace(settings, max_slots=48)), Article(text="It sold 12 units."))
+    assert [s["combinations"][0]["answers"][0]["text"] for s in got[0].slots] == ["12"] * 48
+    command = ["questions", "check", str(path), "--model", settings.model]
+    assert main(command) == 1 and "max_slots" in capsys.readouterr().err
+    assert main([*command, "--max-slots", "48"]) == 0 and "48 slot queries" in capsys.readouterr().out
 
 
 def test_compact_scores_have_slots_too(settings):
