@@ -158,10 +158,19 @@ def test_the_file_fits_the_schema_of_compose(faulty: bool, tmp_path: Path) -> No
 def test_docker_compose_itself_accepts_the_file_where_there_is_one() -> None:
     """Without the client's compose plugin the tests above are what there is."""
     docker = shutil.which("docker")
-    if docker and subprocess.run([docker, "compose", "version"], capture_output=True).returncode == 0:
-        env = {**ENV, "REDIS_PASSWORD": "x", "DEDUP_SECRET": "x", "GRAFANA_PASSWORD": "x", "PATH": "/usr/bin:/bin"}
-        done = subprocess.run([docker, "compose", "-f", str(COMPOSE / "compose.yaml"), "config", "-q"], env=env, capture_output=True, text=True)
+    if not docker or subprocess.run([docker, "compose", "version"], capture_output=True).returncode:
+        return
+    secrets = {"REDIS_PASSWORD": "x", "DEDUP_SECRET": "x", "GRAFANA_PASSWORD": "x"}
+
+    def services_of(profile: str, **more: str) -> subprocess.CompletedProcess[str]:
+        command = [docker, "compose", "-f", str(COMPOSE / "compose.yaml"), "config", "--services"]
+        return subprocess.run(command, env={**os.environ, **ENV, **more, "COMPOSE_PROFILES": profile}, capture_output=True, text=True)
+
+    for profile, worker in (("cpu", "worker"), ("gpu", "worker-gpu")):
+        done = services_of(profile, **secrets)
         assert done.returncode == 0, done.stderr
+        assert {s for s in done.stdout.split() if s.startswith("worker")} == {worker}
+    assert "set it in .env" in services_of("cpu", **{**secrets, "REDIS_PASSWORD": ""}).stderr
 
 
 def test_the_dockerfile_lints_clean() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -72,6 +73,12 @@ def test_articles_flow(stack: tuple[Stack, str]) -> None:
     assert value(url, "spinf_stream_dead_letters_total") == 0
     assert value(url, "spinf_stream_dependency_up") == 2
     assert value(url, "spinf_stream_floors") > 0
+
+
+def test_a_first_start_on_a_fresh_cluster_logs_nothing_bad(stack: tuple[Stack, str]) -> None:
+    lines = [json.loads(line) for line in (stack[0].folder / "worker.log").read_text("utf-8").splitlines() if line.startswith("{")]
+    assert any("opened at 0" in line["message"] for line in lines)
+    assert [line for line in lines if line["level"] in ("warning", "error")] == []
 
 
 def test_every_panel_and_recording_rule_has_data(stack: tuple[Stack, str]) -> None:
