@@ -1,52 +1,38 @@
-"""What a moderation pack has to beat: the majority class, and a linear model on TF-IDF of the same training half."""
+"""What a moderation pack has to beat: the base rate, and a linear model on TF-IDF, each fitted on the same rows."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from typing import NamedTuple
 
 import numpy as np
 
-from spinf_stream.packs.figures import auc
+from spinf_stream.packs.fit import threshold_f1
+from spinf_stream.questions.plan import F64, Bool
 
 
-class Baseline(NamedTuple):
-    right: int
-    log_loss: float
-    auc: dict[str, float]  # by label
+def majority(y: Bool, count: int) -> tuple[F64, float]:
+    """(scores [count], threshold): the share of yes in the fitted rows, flagged when yes is the commoner answer."""
+    return np.full(count, y.mean()), 0.5
 
 
-def majority(train: list[str], train_labels: list[str], test: list[str], test_labels: list[str]) -> Baseline:
-    """Says the commonest label, with the shares of the training labels as its probabilities."""
-    counts = Counter(train_labels)
-    best = counts.most_common(1)[0][0]
-    shares = {k: n / len(train_labels) for k, n in counts.items()}
-    loss = float(np.mean([-np.log(max(shares.get(l, 0.0), 1e-6)) for l in test_labels]))
-    return Baseline(sum(l == best for l in test_labels), loss, dict.fromkeys(counts, 0.5))
+def tfidf(texts: list[str], y: Bool, test: list[str]) -> tuple[F64, float] | None:
+    """(scores of `test`, threshold): words and word pairs, sublinear counts, logistic regression.
 
-
-def tfidf(train: list[str], train_labels: list[str], test: list[str], test_labels: list[str]) -> Baseline | None:
-    """Words and word pairs, sublinear counts, C chosen by five-fold cross-validation on the training half."""
+    C by five-fold cross-validation on the fitted rows; the threshold is the one of the best F1 over out-of-fold scores
+    there, which is how `calibrate` picks a pack's, but that it need not fear an overfitted score.
+    """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.linear_model import LogisticRegression
-        from sklearn.model_selection import GridSearchCV
+        from sklearn.model_selection import GridSearchCV, cross_val_predict
         from sklearn.pipeline import make_pipeline
     except ImportError:
-        print('no TF-IDF baseline: it needs scikit-learn, `pip install "spinf-stream[bench]"`', file=sys.stderr)
+        print("no TF-IDF baseline: it needs scikit-learn, `pip install scikit-learn`", file=sys.stderr)
         return None
-    model = GridSearchCV(
+    search = GridSearchCV(
         make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), LogisticRegression(max_iter=2000)),
-        {"logisticregression__C": [0.3, 1, 3, 10, 30]}, scoring="neg_log_loss",
+        {"logisticregression__C": [0.3, 1, 3, 10, 30, 100]}, scoring="neg_log_loss",
     )  # fmt: skip
-    model.fit(train, train_labels)
-    share = model.predict_proba(test)
-    names = list(model.classes_)
-    truth = np.array([names.index(l) for l in test_labels])
-    rows = np.arange(len(truth))
-    return Baseline(
-        int((share.argmax(1) == truth).sum()),
-        float(np.mean(-np.log(np.clip(share[rows, truth], 1e-6, None)))),
-        {n: auc(share[:, c], truth == c) for c, n in enumerate(names)},
-    )
+    search.fit(texts, y)
+    unseen = cross_val_predict(search.best_estimator_, texts, y, cv=5, method="predict_proba")[:, 1]
+    return search.predict_proba(test)[:, 1], threshold_f1(unseen, y)
