@@ -5,16 +5,22 @@ Absent is not null: a field that may be missing is NotRequired.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
+from msgspec import Meta
 
 from spinf_stream.records import Article, Scores
+
+P = (
+    "the probability that exactly this answer, in any of its spellings, follows the template and ends there: small, since much else may "
+    "follow. As a confidence among answers take p / mass; to rank articles by how sure an answer is, p itself serves as well"
+)
 
 
 class SlotAnswer(TypedDict):
     text: str
-    p: NotRequired[float]  # of this very spelling; not of generated text
+    p: NotRequired[Annotated[float, Meta(description=P)]]  # not of generated text
     value: NotRequired[float]  # of numbers and amounts
     currency: NotRequired[str | None]  # of amounts; null where none was written
     percent: NotRequired[bool]
@@ -27,7 +33,7 @@ class SlotAnswer(TypedDict):
 class SlotCombination(TypedDict):
     values: dict[str, str]
     answers: list[SlotAnswer]
-    mass: NotRequired[float]  # the sum of p over all that was found
+    mass: NotRequired[Annotated[float, Meta(description="the sum of p over all that was found; what follows the template otherwise makes up the rest of 1")]]
     p_negative: NotRequired[float]
     p_calibrated: NotRequired[float]
 

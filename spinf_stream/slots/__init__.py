@@ -10,4 +10,13 @@ generated. What crosses the seam to the engine is arrays; texts and grammars sta
 one slot at a time, over strings, and is what the tests compare with.
 
 Offsets (`start`, `end`) count code points of the content as assembled: title, blank line, text; without a title the text.
+
+An answer's p is the probability that exactly this answer, in any of its spellings, follows the template and ends there. It
+is small: much else may follow, and a number may go on. Right answers of the demo model have a p of about 0.05, so p alone
+is no confidence; p / mass is (its Brier score is 0.07 to 0.25 where that of p is 0.29 to 0.85). Both rank answers:
+`python bench/slots.py accuracy --data ../shared/data/bbc_test.jsonl`, bench/results/slots-accuracy-cpu2.json.
+
+Who decodes: an executor with `grow` (engine/grow.py). torch_grow.py anywhere; engine/gpu/decode.py on the fused kernels of a
+card, which equals the reference with the naive kernels but has not been run on a card yet: there, gates at start-up
+(engine/gpu/slot_gates.py) decide whether slots are accepted. At most max_slots slots a question file or pack.
 """
