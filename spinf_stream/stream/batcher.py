@@ -38,6 +38,7 @@ class Batcher:
         self.tokens = 0  # waiting and in passes, those left out that only decode
         self.decoding: dict[Window, int] = {}  # that have given up their places: their content tokens
         self._places: dict[Window, bool] = {}  # windows in passes: whether only slots are left to decode
+        self.closed = False  # the engine is gone: whoever went out now would be counted with what it died of
         self.flushing: Cause | None = None
         self.pressed = False  # the limit of bytes in flight is reached
         self._waiting: list[Work] = []
@@ -135,7 +136,7 @@ class Batcher:
 
     def _open(self) -> bool:
         """A window may go out, once it has reason to."""
-        if not self._waiting or self.running >= self.passes or self._suspect_out:
+        if self.closed or not self._waiting or self.running >= self.passes or self._suspect_out:
             return False
         return not (self._places or self.decoding) or not self._waiting[0].suspect
 

@@ -230,6 +230,9 @@ class Pipeline:
             m.stage.labels("window_wait").observe(now - w.arrived)
         try:
             await self.passes.run(window, lambda: self._room(self.batcher.read, window))
+        except EngineFatal:
+            self.batcher.closed = True
+            raise
         finally:
             self._room(self.batcher.done, window)
 

@@ -91,6 +91,10 @@ def test_a_suspect_runs_while_nothing_else_does() -> None:
         assert first is not None and [w.prepared.digest for w in first.works] == [name]
     add(b, work("c", 100))
     assert b.take(0.0) is not None, "two again"
+    b.done(first)
+    b.closed = True
+    add(b, work("d", 100))
+    assert b.take(99.0) is None and b.due() is None, "nor does anybody go out after the engine is gone"
 
 
 def test_flush_and_pressure_close_at_once() -> None:
