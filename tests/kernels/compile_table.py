@@ -61,7 +61,9 @@ def entries(arch: int) -> Iterator[Entry]:
             {"WIDTH": 15360, "K": 3840, "BM": gated.BM, "BN": gated.BN, "BK": gated.BK, "GROUP": gated.GROUP, "PROGRAMS": 132,
              "STAGES": gated.STAGES, "ROW": True, "MACHINE": True}, gated.WARPS, gated.STAGES,
         )  # fmt: skip
-    yield Entry("gather_rows", gather.gather_rows_kernel, {"src_ptr": "*bf16", "index_ptr": "*i64", "out_ptr": "*bf16"}, {"W": 3840, "BLOCK": 2048}, 4)
+    for name, width in (("", 3840), ("/keys", 4096), ("/global keys", 1024)):  # rows of a pass, and of a decode step's paths
+        types = {"src_ptr": "*bf16", "index_ptr": "*i64", "out_ptr": "*bf16"}
+        yield Entry(f"gather_rows{name}", gather.gather_rows_kernel, types, {"W": width, "BLOCK": min(2048, width)}, 4)
     tables = {"scale_ptr": "*fp32", "position_ptr": "*i32", "cos_ptr": "*fp32", "sin_ptr": "*fp32", "weight_ptr": "*fp32", "raw_ptr": "*bf16", "eps": "fp32"}
     for name, heads, kv, d, k_eq_v in (("sliding", 16, 8, 256, False), ("global", 16, 1, 512, True)):
         stride = (heads + kv * (1 if k_eq_v else 2)) * d

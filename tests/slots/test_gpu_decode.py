@@ -13,6 +13,7 @@ from tiny import make_tiny
 
 from spinf_stream.engine.gpu import proven, steps
 from spinf_stream.engine.gpu.cache import FIRST, TRASH, Cache, Kept
+from spinf_stream.engine.gpu.decode import Captured
 from spinf_stream.engine.gpu.executor import GpuExecutor
 from spinf_stream.engine.gpu.slot_gates import SlotTrial
 from spinf_stream.engine.grow import Grower, Step
@@ -66,6 +67,43 @@ def test_a_trunk_s_room_comes_free_when_its_slots_are_done(parts):
     cache.take(0)  # takes up what was given back
     held = parts.executor.grower.range[1]
     assert cache.room == room and sum(n for _, n in cache.free) == room - held
+
+
+def test_a_shape_that_comes_back_is_captured_and_replayed_until_something_moves(parts, monkeypatch):
+    """With a stand-in for CUDA graphs, which runs the same again over the arrays that it was captured with."""
+    executor = GpuExecutor(parts.stack, parts.encoder.starts_alnum())
+    grower, replays = executor.grower, []
+
+    class Graph:
+        def __init__(self, ix, addresses):
+            self.ix, self.addresses = ix, addresses
+
+        def replay(self):
+            assert grower._addresses(self.ix) == self.addresses
+            grower._plain(self.ix)
+            replays.append(self)
+
+    def capture(shape, ix, addresses):
+        grower.captured[shape] = Captured(Graph(ix, addresses), grower._plain(ix), addresses)
+
+    monkeypatch.setattr(grower, "_capture", capture)
+    want = parts.run(TEXTS, PackedEngine(executor, 4000)).trees
+    grower.padded = grower.graphs = True
+
+    def same():
+        for one, other in zip(want, parts.run(TEXTS, PackedEngine(executor, 4000)).trees):
+            for slot in range(len(parts.slots.places)):
+                for a, b in zip(endings(one.slots, slot), endings(other.slots, slot), strict=True):
+                    assert a[:3] == b[:3] and abs(a[3] - b[3]) <= CLOSE * (len(a[0]) + 1)
+
+    same()
+    same()
+    assert len(grower.captured) > 1 and len(replays) > 5, "shapes take turns, each is captured"
+    before, old = len(replays), [c.graph for c in grower.captured.values()]
+    executor.cache.reserve(5 * executor.cache.rows)  # everything moves
+    same()
+    same()
+    assert len(replays) > before and not set(replays[before:]) & set(old)
 
 
 def step(rows, trunk_lengths=(10, 70)):

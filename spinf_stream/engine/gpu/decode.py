@@ -47,7 +47,7 @@ class GpuGrower:
         self.graphs = executor.device.type == "cuda"
         self.padded = self.graphs  # fixed shapes; tests set it without graphs
         self.captured: dict[steps.Shape, Captured] = {}
-        self.met: set[tuple[steps.Shape, tuple[int, ...]]] = set()  # shapes run once with these addresses: all is compiled and there
+        self.met: dict[steps.Shape, tuple[int, ...]] = {}  # shapes that have run, with these addresses: all is compiled and there
         self.uploads: dict[steps.Shape | None, Uploads] = {}
         self.range = (0, 0)  # first slot and slots of the range that steps lay their paths into
         ops, embed, cap = executor.ops, executor.stack.embed, executor.stack.spec.softcap or 0.0
@@ -97,9 +97,9 @@ class GpuGrower:
         if found is None or found.addresses != addresses:
             hidden = self._plain(ix)  # also compiles what is new, and makes the buffers
             after = self._addresses(ix)
-            if (shape, after) in self.met:
+            if self.met.get(shape) == after:
                 self._capture(shape, ix, after)
-            self.met = {m for m in self.met if m[1] == after} | {(shape, after)}
+            self.met[shape] = after
             return hidden
         found.graph.replay()
         return found.hidden
@@ -120,8 +120,8 @@ class GpuGrower:
         """A shape has uploads of its own, so that a graph finds its arrays where it was captured with them."""
         if shape not in self.uploads:
             if len(self.uploads) > GRAPHS:
-                self.uploads.clear()
-                self.captured.clear()
+                for known in (self.uploads, self.captured, self.met):
+                    known.clear()
             self.uploads[shape] = Uploads(self.executor.device)
         return self.uploads[shape].send(arrays)
 
