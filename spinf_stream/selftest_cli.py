@@ -105,12 +105,18 @@ def trial_of(executor: Executor) -> Trial:
 
 def gates(executor: Executor, trial: Trial) -> Iterator[Gate]:
     from spinf_stream.engine.gpu.executor import GpuExecutor
+    from spinf_stream.engine.gpu.slot_gates import SlotTrial
+    from spinf_stream.engine.grow import Grower
 
     if isinstance(executor, GpuExecutor) and executor.stream is not None:
         from spinf_stream.engine.gpu.proven import every_gate
 
-        return every_gate(executor, trial)
-    return trial.gates()
+        yield from every_gate(executor, trial)
+        yield from SlotTrial(executor).gates()
+    else:
+        yield from trial.gates()
+        if isinstance(executor, Grower):
+            yield from SlotTrial(executor, trial.tolerance, lengths=(1, 40), count=8).gates()
 
 
 def report(gate: Gate) -> bool:
