@@ -2,11 +2,12 @@
 
     python bench/official_packs.py news triage moderation --data ../shared/data [--write] [--out FOLDER]
 
-news: the five sections, fitted on bbc_train, tested on bbc_test. triage: the two levels of intent, on banking77 by
-packs/triage/banking77.json, a third held out. moderation: hate and profanity, one half of moderation.jsonl fitted and the
-other held out, the halves of bench/calibration.py. Categories without labels rank and never decide, and say so. --write
-stores packs/NAME/VERSION.json beside the draft; prompt-packs.json is edited by hand. Scores are kept as bench/calibration.py
-keeps them.
+news: the five sections, fitted on bbc_train, tested on bbc_test. triage: the two levels of intent, on banking77,
+by packs/triage/banking77.json, a third of them held out. moderation: hate and profanity, one half
+of moderation.jsonl fitted and the other held out, the halves of bench/calibration.py. Every labelled row is asked what its
+labels speak of; the other categories' questions go to 100 of the fitted rows, which is enough to find their zero: they rank,
+never decide, and say so. --write stores packs/NAME/VERSION.json beside the draft; prompt-packs.json is edited by hand.
+Scores are kept as bench/calibration.py keeps them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from calibration import HERE, MODERATION, as_draft, mapping, rows, scored, scored_lines, shown
+from calibration import HERE, MODERATION, as_draft, mapping, scored_lines, shown
 from partial import part_of, put_into, sample
 from results import write_result
 
@@ -89,17 +90,16 @@ def calibrated(args: argparse.Namespace, name: str) -> Report:
     """The labelled categories fitted on every labelled row, the others' zero found on UNLABELLED of the fitted ones."""
     plan, means = PLANS[name], meaning(name)
     draft = as_draft(load(PACKS / name / "0.1.0.json"))
-    files = [args.data / f"{f}.jsonl" for f in (plan.fit, plan.test) if f is not None]
-    fit, test = rows(files[0], plan.field), rows(files[1], plan.field) if plan.test else None
+    fit_lines, test_lines = lines_of(args.data, plan)
+    fit, test = read_rows(fit_lines, plan.field), read_rows(test_lines, plan.field)
     spoken = {c.removesuffix("?") for names in means.values() for c in names} or {c for r in fit for c in r.labels or ()}
     part = part_of(draft, spoken)
+    asked = [*scored_lines(args, fit_lines, plan.fit, part), *scored_lines(args, test_lines, plan.test or "", part)]
     r = calibrate(
-        part, fit, read_scores([line for f in files for line in scored(args, f, part)], part), means, Target("f1"), test_rows=test,
+        part, fit, read_scores(asked, part), means, Target("f1"), test_rows=test or None,
         share=plan.share, version=VERSION, allow_unlabelled=True, data_name=plan.about,
     )  # fmt: skip
-    lines = files[0].read_bytes().splitlines()
-    if test is None:
-        lines = [line for line, out in zip(lines, held_out(fit, plan.share)) if not out]
+    lines = fit_lines if test else [line for line, out in zip(fit_lines, held_out(fit, plan.share)) if not out]
     lines = sample(lines, plan.field, UNLABELLED)
     answers = join(read_rows(lines, None), read_scores(scored_lines(args, lines, plan.fit, draft), draft))[0]
     usual = Evaluator(draft).answers(answers.p, answers.logprob)
@@ -110,6 +110,13 @@ def calibrated(args: argparse.Namespace, name: str) -> Report:
     noted = {**r.pack.doc["calibration"], "unlabelled_categories": {"normal": len(usual)}}
     head = {"pack": draft.id, "version": VERSION, "model": r.model, "name": doc["name"], "description": text}
     return r._replace(pack=from_doc({**head, **{k: v for k, v in doc.items() if k not in head}, "calibration": noted}))
+
+
+def lines_of(data: Path, plan: Plan) -> tuple[list[bytes], list[bytes]]:
+    """The labelled rows, and those of the test file where there is one."""
+    fit = (data / f"{plan.fit}.jsonl").read_bytes().splitlines()
+    test = (data / f"{plan.test}.jsonl").read_bytes().splitlines() if plan.test else []
+    return fit, test
 
 
 def meaning(name: str) -> dict[str, tuple[str, ...]]:
