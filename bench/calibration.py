@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import random
 import sys
 from pathlib import Path
@@ -136,7 +137,7 @@ def moderation(args: argparse.Namespace, data: Path) -> dict[str, Any]:
         for name, b in found.items():
             print(f"    {name:<30} AUC {b.auc:.3f}  F1 {b.f1:.3f}  accuracy {b.accuracy:.3f}  log loss {b.log_loss:.3f}  "
                   f"Brier {b.brier:.3f}  calibration error {b.ece:.3f}")  # fmt: skip
-        table[c.name] = {name: b._asdict() for name, b in found.items()}
+        table[c.name] = {name: {k: None if math.isnan(v) else round(v, 6) for k, v in b._asdict().items()} for name, b in found.items()}
         if linear is not None:
             change = paired_bootstrap(log_loss(linear[0], truth["test"]), log_loss(after[known["test"], at], truth["test"]))
             print(f"    log loss, calibrated pack less TF-IDF: {shown(change)}")
