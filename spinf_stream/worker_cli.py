@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 
 from spinf_stream.settings_cli import ALL, add_settings, loaded
@@ -36,5 +37,8 @@ def run(args: argparse.Namespace) -> int:
         open_live(settings)
         print("model and questions: ready", file=sys.stderr)
         return code
+    reload = asyncio.Event()
+    if not sys.stderr.isatty():  # there it would be the terminal's end
+        signal.signal(signal.SIGHUP, lambda *_: reload.set())  # remembered until the worker runs
     scorer = open_live(settings, progress=sys.stderr.isatty())
-    return asyncio.run(serve(settings, scorer, Runner(scorer.engine), burst=args.burst))
+    return asyncio.run(serve(settings, scorer, Runner(scorer.engine), burst=args.burst, reload=reload))

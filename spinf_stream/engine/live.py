@@ -94,10 +94,12 @@ class LiveScorer:
         found = active.reload(before, s.packs, open_catalog(s.pack_sources, s.cache()), {self.model})
         kept += found.kept
         for pack in found.active:
-            same = next((a for a in old if a.pack and (a.pack.pack.id, a.pack.context) == (pack.pack.id, pack.context)), None)
+            same = next((a for a in old if a.pack and a.pack.entry == pack.entry), None)
             add(same, partial(self._pack, same, pack, run))
         if [id(a) for a in asks] == [id(a) for a in old]:
             return Reloaded(False, kept)
+        if not asks:
+            return Reloaded(False, [*kept, "nothing would be asked; everything stays as it was"])
         try:
             self.now = scorer_of(ground, asks)
         except UsageError as e:

@@ -7,6 +7,7 @@ trunk; such trees, and what is left of a pass that was packed over the budget, r
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -45,6 +46,7 @@ class PackedEngine:
         self.slots: dict[int, SlotPlan | None] = {}  # of each plan
         self._uses: dict[int, int] = {}  # registered and not yet forgotten
         self._next = 0
+        self._gone: deque[int] = deque()  # to be forgotten
         self.decoder = Decoder(executor) if isinstance(executor, Grower) else None
         self._known: dict[tuple[int, int], int] = {}  # ids of plan and slots -> index; both are kept, so ids stay unique
         self._cut: dict[tuple[int, int], tuple[Chunk, ...]] = {}  # (plan, capacity) -> chunks
@@ -54,6 +56,7 @@ class PackedEngine:
         if slots is not None and self.decoder is None:
             raise ValueError("this executor cannot decode: it has no slots")
         with self._lock:
+            self._sweep()
             index = self._known.setdefault((id(plan), id(slots)), self._next)
             if index == self._next:
                 self._next += 1
@@ -62,14 +65,27 @@ class PackedEngine:
             return index
 
     def forget(self, plans: Iterable[int]) -> None:
-        """Once for each `register`, when no pass in flight or to come has the plan: a worker reloads for years."""
-        with self._lock:
-            for index in plans:
-                self._uses[index] -= 1
-                if not self._uses[index]:
-                    del self._known[id(self.plans[index]), id(self.slots[index])], self._uses[index]
-                    del self.plans[index], self.slots[index]
-            self._cut = {key: chunks for key, chunks in self._cut.items() if key[0] in self.plans}
+        """Once for each `register`, when no pass in flight or to come has the plan: a worker reloads for years.
+
+        May be called by a finaliser, which the garbage collector runs wherever it likes, inside the lock too: so it never waits.
+        """
+        self._gone.extend(plans)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._sweep()
+            finally:
+                self._lock.release()
+
+    def _sweep(self) -> None:
+        swept = bool(self._gone)
+        while self._gone:
+            index = self._gone.popleft()
+            self._uses[index] -= 1
+            if not self._uses[index]:
+                del self._known[id(self.plans[index]), id(self.slots[index])], self._uses[index]
+                del self.plans[index], self.slots[index]
+        if swept:
+            self._cut = {key: chunks for key, chunks in list(self._cut.items()) if key[0] in self.plans}
 
     def cost(self, trunk: int, plan: int) -> int:
         """Rows that a tree takes in one pass, trunk and branches."""

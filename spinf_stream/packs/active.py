@@ -24,6 +24,7 @@ class Active(NamedTuple):
     context: str
     parameters: dict[str, Scalar]  # from the settings; an article's own win
     evaluator: Evaluator
+    entry: PackEntry  # of the settings
 
     def presentation(self, article: dict[str, Scalar] | None) -> tuple[str, str]:
         """Text before and after this article's content. Raises ParameterError."""
@@ -49,7 +50,7 @@ def activate(entry: PackEntry, catalog: Catalog, models: Collection[str] | None)
         raise PackError(pack.label, [Problem("$.parameters", f"has no parameter {min(unknown)!r}")])
     if context not in pack.contexts:
         raise PackError(pack.label, [Problem("$.contexts", f"has no context {context!r}; it has {', '.join(pack.contexts)}")])
-    return Active(pack, context, dict(entry.parameters), Evaluator(pack, context, models))
+    return Active(pack, context, dict(entry.parameters), Evaluator(pack, context, models), entry)
 
 
 def activate_all(entries: Iterable[PackEntry], catalog: Catalog, models: Collection[str] | None) -> list[Active]:
@@ -78,7 +79,7 @@ def reload(old: list[Active], entries: Iterable[PackEntry], catalog: Catalog, mo
         try:
             new = activate(entry, catalog, models)
         except (PackError, OSError) as e:
-            before = [a for a in old if a.pack.id == catalog.full(entry.id) and entry.context in (None, a.context)]
+            before = [a for a in old if a.entry == entry]
             out += before
             kept.append(f"{e}; " + (f"{before[0].pack.label} stays" if before else "it is not asked"))
             continue

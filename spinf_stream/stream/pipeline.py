@@ -139,6 +139,7 @@ class Pipeline:
         if task.cancelled() or (e := task.exception()) is None or self.failed.done():
             return
         if isinstance(e, EngineFatal):
+            self.batcher.closed = True
             stopped = Stopped(70, f"the engine is gone: {kafka.brief(e)}")
         elif isinstance(e, LimitReached | TooManyPartitions):
             stopped = Stopped(4, str(e))

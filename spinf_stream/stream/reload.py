@@ -8,7 +8,10 @@ Nothing is paused and no record is lost: what was prepared before is answered by
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
+from collections.abc import Callable
 
 from spinf_stream.engine.scorer import Reloadable, Reloaded, Scorer
 from spinf_stream.engine.seam import EngineFatal, PassInput, PassOutput
@@ -52,12 +55,39 @@ async def once(scorer: Reloadable, runner: Runner) -> Reloaded | None:
         return asyncio.run_coroutine_threadsafe(_run(runner, batch), loop).result()
 
     try:
-        return await asyncio.to_thread(scorer.reload, run)
+        return await in_thread(lambda: scorer.reload(run))
     except EngineFatal:
         raise
     except Exception as e:
         log.error("reload: %s; everything stays as it was", type(e).__name__)
         return None
+
+
+async def in_thread(call: Callable[[], Reloaded]) -> Reloaded:
+    """In a thread of its own that nobody joins: a source that hangs holds up no drain."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Reloaded] = loop.create_future()
+
+    def settle(result: Reloaded | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        elif result is not None:
+            future.set_result(result)
+
+    def work() -> None:
+        result: Reloaded | None = None
+        error: BaseException | None = None
+        try:
+            result = call()
+        except BaseException as e:
+            error = e
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=work, name="reload", daemon=True).start()
+    return await future
 
 
 async def _run(runner: Runner, batch: PassInput) -> PassOutput:

@@ -161,3 +161,4 @@ def _signals(
     finally:
         for number in handlers:
             loop.remove_signal_handler(number)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by itself it would end what has just been drained well

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import FakeScorer
 from kafka_io import Rec
 from stage import Process, Stage, Topics, articles, ids, scores
 from tiny import make_tiny
 
+from spinf_stream.cli import main
 from spinf_stream.config import PackEntry, Settings
 from spinf_stream.engine.live import open_live
 from spinf_stream.engine.runner import Runner
+from spinf_stream.engine.scorer import Reloaded
 from spinf_stream.packs.file import from_doc
 from spinf_stream.records import Scores
 
@@ -136,3 +141,44 @@ def test_a_scorer_that_cannot_reload_says_so_and_goes_on(kafka: str, topics: Any
             assert ids(await t.out(1)) == ["a"]
 
     asyncio.run(main())
+
+
+def test_a_reload_that_hangs_holds_up_no_drain(kafka: str, topics: Any) -> None:
+    class Hanging(FakeScorer):
+        def reload(self, run: Any) -> Reloaded:
+            time.sleep(30)
+            return Reloaded(True, [])
+
+    async def main() -> float:
+        t = Topics(kafka, topics)
+        await t.fill(articles(["a"]))
+        async with Stage(t.settings(drain_seconds=2.0), scorer=Hanging()) as w:
+            w.reload.set()
+            assert ids(await t.out(1)) == ["a"], "and no record"
+            began = time.monotonic()
+            assert await w.leave() == 0
+        return time.monotonic() - began
+
+    assert asyncio.run(main()) < 5.0
+
+
+def test_a_signal_before_the_start_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the model loads. SIGHUP by itself would end the process."""
+    seen: dict[str, Any] = {}
+
+    def loading(*_: Any, **__: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return FakeScorer()
+
+    async def serving(*_: Any, reload: asyncio.Event, **__: Any) -> int:
+        seen["asked"] = reload.is_set()
+        return 0
+
+    monkeypatch.setattr("spinf_stream.engine.live.open_live", loading)
+    monkeypatch.setattr("spinf_stream.stream.worker.serve", serving)
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        assert main(["worker", "--questions", "q.json"]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert seen == {"asked": True}

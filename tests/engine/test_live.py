@@ -184,3 +184,46 @@ def test_a_packs_numbers_do_not_depend_on_other_packs(settings: Settings, tmp_pa
                 (its,) = alone.packs
                 assert mine["decision"] == its["decision"] and mine["digest"] == its["digest"]
                 assert mine["categories"]["c"]["score"] == pytest.approx(its["categories"]["c"]["score"], abs=1e-5)
+
+
+def test_a_finaliser_that_comes_inside_the_lock_does_not_wait(settings: Settings, tmp_path: Path) -> None:
+    live = open_live(settings)
+    engine, plan = live.engine, live.asks[0].questions.plan
+    index = engine.register(plan)
+    uses = engine._uses[index]
+    with engine._lock:  # as when the garbage collector runs in a register
+        engine.forget([index])
+        assert engine._uses[index] == uses, "not now"
+    assert engine.register(plan) == index and engine._uses[index] == uses, "but before anything else is registered"
+
+
+def test_each_entry_of_the_settings_keeps_its_own(settings: Settings, tmp_path: Path) -> None:
+    """Two contexts of one pack, one of them the default; a default context that another version renames."""
+    folder = tmp_path / "packs"
+    write(folder, "a")
+    doc = json.loads((folder / "a.json").read_text())
+    doc["contexts"]["other"] = "Said: {X}"
+    (folder / "a.json").write_text(json.dumps(doc))
+    live = open_live(msgspec.structs.replace(settings, packs=(PackEntry("t/a"), PackEntry("t/a", context="other"), PackEntry("t/b"))))
+    asks = live.asks
+    (folder / "a.json").write_text("{")
+    result = live.reload(direct(live))
+    assert not result.changed and len(result.kept) == 2 and live.asks is asks
+
+    write(folder, "b", version="2", queries=[{**ASKED["b"][1], "options": [" tech", " tech"]}])
+    renamed = json.loads((folder / "b.json").read_text())
+    renamed["contexts"] = {"post": "Post: {X}"}
+    (folder / "b.json").write_text(json.dumps(renamed))
+    result = live.reload(direct(live))
+    assert not result.changed and len(result.kept) == 3 and live.asks is asks
+
+    only = open_live(msgspec.structs.replace(settings, packs=(PackEntry("t/b", version="1"),), pack_sources=(str(only_b(tmp_path)),)))
+    asks = only.asks
+    (tmp_path / "only" / "b.json").write_text((folder / "b.json").read_text())
+    result = only.reload(direct(only))
+    assert not result.changed and "t/b" in result.kept[0] and only.asks is asks
+
+
+def only_b(tmp_path: Path) -> Path:
+    write(tmp_path / "only", "b")
+    return tmp_path / "only"
