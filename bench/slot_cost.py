@@ -4,6 +4,8 @@ The time of one scored token is that of a full scoring pass on the same engine (
 would prune every beam at once, or none, so each slot of a random shape replays the rows that slots of its kind took on the
 demo model (bench/data/slot_widths.json, written by `slots.py accuracy`); `full beam` is the most that is possible: six
 beams to the last of 16 tokens. Copied numbers need no replay: their rows follow from the article.
+
+On a CPU it is the CPU time of the decode steps: a machine's other work would drown a difference between two passes.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import argparse
 import json
 import statistics
 import time
-import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -117,8 +118,9 @@ class Bench:
         self.engine = PackedEngine(executor, 200_000)
         self.words = Vocabularies(encoder, executor.stack.spec.eos)
         self.widths: dict[str, list[list[int]]] = json.loads(WIDTHS.read_text())
-        # on a CPU the time of this process's own threads: what else the machine does would drown a difference
-        self.clock = time.process_time if args.device == "cpu" else time.perf_counter
+        self.gpu = args.device != "cpu"
+        self.clock = time.perf_counter if self.gpu else time.process_time
+        self.turn = 0  # how many slots of a run have taken their widths
         self.base: dict[int, float] = {}  # milliseconds of a pass of so many articles without slots
 
     def texts(self, articles: int) -> list[str]:
@@ -158,31 +160,32 @@ class Bench:
         scored = self.questions(1).plan
         with_, without = self.engine.register(scored, found.plan), self.engine.register(scored)
         batch, bare = self.batch(texts, with_, found), self.batch(texts, without)
-        if len(texts) not in self.base:
-            self.base[len(texts)] = statistics.median(self.timed(lambda: self.engine.collect(self.engine.submit(bare))))
-        base = self.base[len(texts)]
         old = packed.programs
         if kind not in ("copied number", "copied amount", "generated") and (self.args.shape != "model" or "full" in kind):
             packed.programs = self.replayed(kind)
-        rows = [0]
+        rows = steps = 0
+        decoding: list[float] = []
 
         def once() -> None:
-            rows[0] = self.engine.collect(self.engine.submit(batch)).slot_rows
+            nonlocal rows, steps
+            self.turn, steps = 0, 0
+            pending = self.engine.begin(self.engine.submit(batch))
+            began = self.clock()
+            while not pending.done:
+                self.engine.advance()
+                steps += 1
+            rows = pending.output().slot_rows
+            decoding.append(1e3 * (self.clock() - began))
 
-        walls = self.timed(once)
-        before, grow = [0], self.executor.grow
-
-        def counted(step: Any) -> Any:
-            before[0] += 1
-            return grow(step)
-
-        self.engine.decoder.grower = types.SimpleNamespace(grow=counted)
         try:
-            once()
+            walls = self.timed(once, 4 if self.gpu else 0)  # a card captures a shape when it comes back
         finally:
-            self.engine.decoder.grower = self.executor
             packed.programs = old
-        return [max(0.0, w - base) for w in walls], rows[0], before[0]
+        if not self.gpu:
+            return decoding, rows, steps
+        if len(texts) not in self.base:
+            self.base[len(texts)] = statistics.median(self.timed(lambda: self.engine.collect(self.engine.submit(bare)), 2))
+        return [max(0.0, w - self.base[len(texts)]) for w in walls], rows, steps
 
     def replayed(self, kind: str) -> Callable[..., list[Any]]:
         """In place of pending.programs: programs that take a recorded number of rows whatever the numbers say."""
@@ -190,10 +193,11 @@ class Bench:
 
         full = kind.endswith("full beam")
         widths = [[BEAM] * MAX_TOKENS] if full else self.widths["number" if kind == "amount" else kind]
-        turn = iter(int(i) for i in np.random.default_rng(1).integers(0, len(widths), 1_000_000))
+        order = np.random.default_rng(1).integers(0, len(widths), 10_000).tolist()
 
         def programs(plan: Any, batch: Any, tree: int) -> list[Any]:
-            return [replay(s.template.tolist(), plan.automata[s.automaton], widths[next(turn)]) for s in plan.slots]
+            first, self.turn = self.turn, self.turn + len(plan.slots)
+            return [replay(s.template.tolist(), plan.automata[s.automaton], widths[order[first + i]]) for i, s in enumerate(plan.slots)]
 
         return programs
 
@@ -206,8 +210,8 @@ class Bench:
         start = np.cumsum([0, *map(len, ids)]).astype(np.int64)
         return PassInput(np.concatenate(ids), start, np.full(len(ids), plan, np.int32), copies)
 
-    def timed(self, once: Callable[[], Any]) -> list[float]:
-        for _ in range(1 if self.args.device == "cpu" else 4):  # a card captures a shape when it comes back
+    def timed(self, once: Callable[[], Any], warm: int = 1) -> list[float]:
+        for _ in range(warm):
             once()
         out = []
         for _ in range(self.args.repeat):

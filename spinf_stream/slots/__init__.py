@@ -16,6 +16,12 @@ is small: much else may follow, and a number may go on. Right answers of the dem
 is no confidence; p / mass is (its Brier score is 0.07 to 0.25 where that of p is 0.29 to 0.85). Both rank answers:
 `python bench/slots.py accuracy --data ../shared/data/bbc_test.jsonl`, bench/results/slots-accuracy-cpu2.json.
 
+What a slot costs, in equivalents of scored tokens, on a CPU (one thread, demo model, 8 slots of two articles together; alone
+in brackets): searched number 102 (402), amount 113 (472), text 251 (700); copied number 120 (231), amount 69 (164), text 299
+(618); generated 167. With all six beams alive to the 16th token: number 353 (1,036), text 448 (1,306). A CPU gains little from
+decoding together; a card has not been measured. Copying is cheaper where candidates are few: these articles hold 24
+sentences of numbers. `python bench/slots.py cost --threads 1 --slots 8 --repeat 1`, bench/results/slots-cost-model-cpu2.json.
+
 Who decodes: an executor with `grow` (engine/grow.py). torch_grow.py anywhere; engine/gpu/decode.py on the fused kernels of a
 card, which equals the reference with the naive kernels but has not been run on a card yet: there, gates at start-up
 (engine/gpu/slot_gates.py) decide whether slots are accepted. At most max_slots slots a question file or pack.
