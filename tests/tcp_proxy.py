@@ -10,11 +10,13 @@ HOST = "127.0.0.1"
 
 
 class Proxy:
-    """`delay` seconds (lowest, highest) are added to each answer; while `silent` answers are swallowed."""
+    """`delay` seconds (lowest, highest) are added to each answer, or only to those to requests that hold one of `slow`; while
+    `silent` answers are swallowed."""
 
     def __init__(self, target: int, seed: int = 0) -> None:
         self.target = target
         self.delay = (0.0, 0.0)
+        self.slow: tuple[bytes, ...] = (b"",)
         self.silent = False
         self.refusing = False
         self.port = 0
@@ -47,7 +49,8 @@ class Proxy:
                 return
             there, back = await asyncio.open_connection(HOST, self.target)
             self._open.add(back)
-            ways = [asyncio.ensure_future(self._pass(reader, back, False)), asyncio.ensure_future(self._pass(there, writer, True))]
+            asked = [b""]  # the last request on this connection
+            ways = [asyncio.ensure_future(self._pass(reader, back, asked, False)), asyncio.ensure_future(self._pass(there, writer, asked, True))]
             self._tasks.update(ways)
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
             for way in ways:
@@ -61,10 +64,12 @@ class Proxy:
             self._open.discard(writer)
             writer.close()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bool) -> None:
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: list[bytes], answer: bool) -> None:
         try:
             while data := await reader.read(65536):
-                if answer and self.delay[1]:
+                if not answer:
+                    asked[0] = data
+                if answer and self.delay[1] and any(words in asked[0] for words in self.slow):
                     await asyncio.sleep(self._random.uniform(*self.delay))
                 if answer and self.silent:
                     continue

@@ -1,14 +1,13 @@
 """Done marks and attempts in Redis: an optimisation that may be away, slow or wrong, never the source of truth.
 
     spinf:done:<fingerprint>:<questions>:<content>:<format>   hmac-sha256 (32 bytes) | msgpack of Mark, for dedup_ttl
-    spinf:tries:<fingerprint>:<questions>:<content>           passes begun whose end nobody saw, 32 bytes each, for an hour
+    spinf:tries:<fingerprint>:<questions>:<content>           passes begun whose end nobody saw (attempts.py), for an hour
+    spinf:alive:<process>                                     kept by a worker that is there
 
 A mark is written only after its output is committed. It carries its own key and is signed: a reply to another
-question, a truncated or a foreign value is a miss. A pass begun is seconds (8 bytes) | random (8) | hmac-sha256 over key,
-seconds and random (its first 16), written by APPEND: as atomic as a counter, and nobody without the secret can make a
-text look poisonous. No command is ever cancelled from outside (its reply would be taken for the next one's): deadlines
-are the connection's own. After an error Redis is left alone for a while, so that an outage costs one deadline now and
-then, not one a record.
+question, a truncated or a foreign value is a miss. No command is ever cancelled from outside (its reply would be taken
+for the next one's): deadlines are the connection's own. After an error Redis is left alone for a while, so that an
+outage costs one deadline now and then, not one a record.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,17 +26,18 @@ from spinf_stream.config import Settings
 from spinf_stream.engine.scorer import Scorer
 from spinf_stream.metrics import Metrics
 from spinf_stream.records import Answer
-from spinf_stream.stream.flow import Record
-from spinf_stream.stream.redis_client import RedisError, connect
+from spinf_stream.stream.attempts import SECONDS, Attempts
+from spinf_stream.stream.flow import ALONE_AFTER, Record
+from spinf_stream.stream.redis_client import Breaker, RedisError, connect
 
 log = logging.getLogger(__name__)
 
 PREFIX = "spinf:"
-ATTEMPTS_SECONDS = 3600
-ENTRY = 32  # bytes of a pass begun
-MOST_ENTRIES = 64  # looked at: a text is dead long before
 CHUNK = 16  # keys of one request: its whole answer has to arrive within the deadline
-BACKOFF = (0.25, 10.0)  # seconds of leaving Redis alone, doubling from first to last
+CHUNK_BYTES = 2**20  # of marks in one, but always one mark, for the same reason
+ENDED_CHUNK = 256  # entries taken back in one
+ALIVE_SECONDS = 10  # without a sign: a worker killed leaves its passes uncounted for so long
+LAST_SECONDS = 0.2  # at the end, for what is owed
 T = TypeVar("T")
 
 
@@ -59,29 +58,14 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     answer: Answer
 
 
+class Sealed(NamedTuple):
+    name: str
+    value: bytes
+
+
 class Known(NamedTuple):
     mark: Mark | None
     attempts: int
-
-
-class Breaker:
-    """Lets one request through now and then while the other side is away."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._until = 0.0
-        self._wait = BACKOFF[0]
-
-    @property
-    def closed(self) -> bool:
-        return self._clock() >= self._until
-
-    def ok(self) -> None:
-        self._until, self._wait = 0.0, BACKOFF[0]
-
-    def failed(self) -> None:
-        self._until = self._clock() + self._wait
-        self._wait = min(2 * self._wait, BACKOFF[1])
 
 
 class Dedup:
@@ -97,6 +81,8 @@ class Dedup:
         self._fingerprint = scorer.fingerprint_full
         self._reads, self._writes = Breaker(), Breaker()
         self._decoder = msgspec.msgpack.Decoder(Mark)
+        self._attempts = Attempts(self._secret)
+        self._paying: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Never fails: a Redis that is away now may come back."""
@@ -104,8 +90,21 @@ class Dedup:
             self._client = connect(self._s)
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
+        """What is owed is tried once more, but not for long: then it counts against its texts for an hour."""
+        client = self._client
+        if client is None:
+            return
+        try:
+            async with asyncio.timeout(LAST_SECONDS):
+                if self._paying is not None:
+                    await asyncio.wait([self._paying])
+                await self._pay(last=True)
+                if self._counting:
+                    await self._write(lambda p: p.delete(_alive(self._attempts.process)), last=True)
+        except TimeoutError:
+            pass
+        self._client = None
+        await client.aclose()
 
     def place(self, r: Record) -> Place:
         return Place(self._s.group, r.topic, r.partition, r.offset, r.timestamp, self._s.output_topic)
@@ -136,37 +135,81 @@ class Dedup:
             opened = await asyncio.to_thread(lambda: [self._open(name, value) for name, value in marks])
         else:
             opened = [self._open(name, None) for name, _ in marks]
-        return [Known(mark, self._attempts(names[2 * i + 1], found[2 * i + 1])) for i, mark in enumerate(opened)]
+        tried = [self._tried(name, value) for name, value in zip(names[1::2], found[1::2], strict=True)]
+        if any(len(t) >= ALONE_AFTER for t in tried):
+            tried = await self._gone(tried)
+        return [Known(mark, len(t)) for mark, t in zip(opened, tried, strict=True)]
+
+    async def _gone(self, tried: list[list[bytes]]) -> list[list[bytes]]:
+        """Without the passes of processes that are there. Asked only where it matters: a text that is in every feed at
+        once is in passes of many workers at once."""
+        processes = sorted({process for t in tried for process in t})
+        found = await self._ask(self._reads, lambda: self._client.mget([_alive(p) for p in processes]))
+        if found is None:
+            return [[] for _ in tried]
+        gone = {p for p, there in zip(processes, found, strict=True) if there is None}
+        return [[process for process in t if process in gone] for t in tried]
 
     async def begin(self, keys: Sequence[str]) -> None:
         """A pass with these texts is about to start."""
-        if self._counting:
-            names = [self._tries(k) for k in keys]
-            await self._write(lambda p: [(p.append(n, self._begun(n)), p.expire(n, ATTEMPTS_SECONDS)) for n in names])
+        if self._counting and self._writes.closed:
+            entries = self._attempts.begin(map(self._tries, keys))
+            await self._write(partial(_begin_all, _alive(self._attempts.process), entries))
 
     async def end(self, keys: Sequence[str]) -> None:
         """The pass has come back, whatever it said: these texts do not bring the engine down."""
-        if self._counting:
-            await self._write(lambda p: [p.delete(self._tries(d)) for d in keys])
+        if not self._counting:
+            return
+        names = [self._tries(k) for k in keys]
+        entries = self._attempts.take(names)
+        written = False
+        try:
+            written = await self._write(lambda p: [p.delete(n) for n in names])
+        finally:
+            if not written:
+                self._attempts.owe(entries)
 
-    async def remember(self, marks: Iterable[tuple[str, Record, Answer]]) -> None:
-        """(Prepared.key, record, answer) of outputs that are committed."""
+    def withdraw(self, keys: Sequence[str]) -> None:
+        """The pass was cut short and not by the engine. Waits for nothing: its caller is being cancelled."""
+        self._attempts.owe(self._attempts.take(map(self._tries, keys)))
+        self._pay_soon()
+
+    def seal(self, marks: Sequence[tuple[str, Record, Answer]]) -> list[Sealed]:
+        """(Prepared.key, record, answer) as they are written. For any thread."""
+        out = []
+        for key, record, answer in marks:
+            body = msgspec.msgpack.encode(Mark(self._done(key), self.place(record), answer))
+            out.append(Sealed(self._done(key), hmac.digest(self._secret, body, "sha256") + body))
+        return out
+
+    async def remember(self, marks: Sequence[Sealed]) -> None:
+        """Of outputs that are committed."""
         if self._client is None:
             return
-        marks = list(marks)
-        for i in range(0, len(marks), CHUNK):
-            signed = await asyncio.to_thread(self._seal_all, marks[i : i + CHUNK])
+        for part in _parts(marks):
             asked = self._writes.closed
-            ok = await self._write(partial(_set_all, signed, self._s.dedup_ttl_seconds))
-            self._metrics.marks.labels("written" if ok else "error" if asked else "skipped").inc(len(signed))
+            ok = await self._write(partial(_set_all, part, self._s.dedup_ttl_seconds))
+            self._metrics.marks.labels("written" if ok else "error" if asked else "skipped").inc(len(part))
 
     async def ping(self) -> None:
-        """Raises RedisError."""
+        """Every few seconds: this worker is there, and takes back what it owes. Raises RedisError."""
         if self._client is not None:
-            await self._client.set(PREFIX + "ping", b"1", ex=60)
+            await self._client.set(_alive(self._attempts.process), b"1", ex=ALIVE_SECONDS)
+            self._pay_soon()
 
-    async def _write(self, fill: Callable[[Any], Any]) -> bool:
-        if self._client is None or not self._writes.closed:
+    def _pay_soon(self) -> None:
+        if self._client is not None and self._attempts.owed(1) and (self._paying is None or self._paying.done()):
+            self._paying = asyncio.ensure_future(self._pay())
+
+    async def _pay(self, last: bool = False) -> None:
+        while part := self._attempts.owed(ENDED_CHUNK):
+            if not await self._write(partial(_append_all, self._attempts.ended(part)), last):
+                return
+            self._attempts.paid(part)
+
+    async def _write(self, fill: Callable[[Any], Any], last: bool = False) -> bool:
+        """`last`: there is no later, so that errors before do not keep it from being tried."""
+        if self._client is None or not (self._writes.closed or last):
             return False
         pipe = self._client.pipeline(transaction=False)
         fill(pipe)
@@ -175,7 +218,9 @@ class Dedup:
     async def _ask(self, breaker: Breaker, command: Callable[[], Awaitable[T]]) -> T | None:
         began = time.monotonic()
         try:
-            answer = await asyncio.shield(asyncio.ensure_future(command()))
+            asked = asyncio.ensure_future(command())
+            asked.add_done_callback(lambda f: f.cancelled() or f.exception())  # nobody may be left to take it
+            answer = await asyncio.shield(asked)
         except (RedisError, OSError) as e:
             breaker.failed()
             self._metrics.redis_up.set(0)
@@ -194,28 +239,13 @@ class Dedup:
     def _tries(self, key: str) -> str:
         return f"{PREFIX}tries:{self._fingerprint}:{key}"
 
-    def _begun(self, name: str) -> bytes:
-        entry = int(time.time()).to_bytes(8) + secrets.token_bytes(8)
-        return entry + self._signature(name, entry)
-
-    def _signature(self, name: str, entry: bytes) -> bytes:
-        return hmac.digest(self._secret, b"begun " + name.encode() + b" " + entry, "sha256")[:16]
-
-    def _attempts(self, name: str, value: bytes | None) -> int:
+    def _tried(self, name: str, value: bytes | None) -> list[bytes]:
         if not value:
-            return 0
-        entries = {value[i : i + ENTRY] for i in range(0, min(len(value), MOST_ENTRIES * ENTRY), ENTRY)}
-        signed = [e for e in entries if hmac.compare_digest(e[16:], self._signature(name, e[:16]))]
-        if len(signed) * ENTRY < len(value):
+            return []
+        attempts, clean = self._attempts.count(name, value)
+        if not clean:
             self._metrics.attempts_refused.inc()
-        return sum(abs(time.time() - int.from_bytes(e[:8])) <= ATTEMPTS_SECONDS for e in signed)  # older: kept and put back
-
-    def _seal_all(self, marks: Sequence[tuple[str, Record, Answer]]) -> list[tuple[str, bytes]]:
-        out = []
-        for key, record, answer in marks:
-            body = msgspec.msgpack.encode(Mark(self._done(key), self.place(record), answer))
-            out.append((self._done(key), hmac.digest(self._secret, body, "sha256") + body))
-        return out
+        return attempts
 
     def _open(self, name: str, value: bytes | None) -> Mark | None:
         if value is None:
@@ -234,6 +264,34 @@ class Dedup:
         return None
 
 
-def _set_all(values: list[tuple[str, bytes]], seconds: int, pipe: Any) -> None:
-    for key, value in values:
-        pipe.set(key, value, ex=seconds)
+def _alive(process: bytes) -> str:
+    return f"{PREFIX}alive:{process.hex()}"
+
+
+def _parts(marks: Sequence[Sealed]) -> Iterator[list[Sealed]]:
+    part: list[Sealed] = []
+    size = 0
+    for mark in marks:
+        if part and (len(part) >= CHUNK or size + len(mark.value) > CHUNK_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(mark)
+        size += len(mark.value)
+    if part:
+        yield part
+
+
+def _set_all(marks: Sequence[Sealed], seconds: int, pipe: Any) -> None:
+    for name, value in marks:
+        pipe.set(name, value, ex=seconds)
+
+
+def _begin_all(alive: str, entries: Sequence[tuple[str, bytes]], pipe: Any) -> None:
+    pipe.set(alive, b"1", ex=ALIVE_SECONDS)
+    _append_all(entries, pipe)
+
+
+def _append_all(entries: Sequence[tuple[str, bytes]], pipe: Any) -> None:
+    for name, value in entries:
+        pipe.append(name, value)
+        pipe.expire(name, SECONDS)

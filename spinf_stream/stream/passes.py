@@ -62,12 +62,25 @@ class Passes:
         self._deliver = deliver
         self._tracing = tracing
         self.faulting = False
+        self._gone = False  # the engine
 
     async def run(self, window: Window, read: Callable[[], None] | None = None) -> None:
         """Raises EngineFatal. The window is not marked done in the batcher: its caller does that. `read` is called when
         nothing is left but slots to decode; the window may still be tried anew after that."""
         keys = [w.prepared.key for w in window.works]
-        await self._dedup.begin(keys)
+        try:
+            await self._dedup.begin(keys)
+            await self._window(window, read)
+        except EngineFatal:
+            self._gone = True
+            raise
+        except BaseException:  # the drain deadline, a second signal, a fault of ours
+            if not self._gone:  # else it may be this pass that the engine met its end in, though another one said so
+                self._dedup.withdraw(keys)
+            raise
+        await self._dedup.end(keys)
+
+    async def _window(self, window: Window, read: Callable[[], None] | None) -> None:
         parts: list[list[Work]] = [list(window.works)]
         wait, alone = BACKOFF[0], 0
         while parts:
@@ -119,7 +132,6 @@ class Passes:
                 for work, answer in zip(part, answers, strict=True):
                     work.verdict = answer
                 await self._deliver(part)
-        await self._dedup.end(keys)
 
     async def _pass(self, works: list[Work], read: Callable[[], None] | None) -> list[Answer]:
         loop = asyncio.get_running_loop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from redis.asyncio import Redis
@@ -11,7 +13,9 @@ from redis.exceptions import RedisError
 
 from spinf_stream.config import Settings
 
-__all__ = ["RedisError", "connect"]
+__all__ = ["Breaker", "RedisError", "connect"]
+
+BACKOFF = (0.25, 10.0)  # seconds of leaving Redis alone, doubling from first to last
 
 
 def connect(s: Settings) -> Any:
@@ -48,3 +52,23 @@ class _Embedded:
 
     async def aclose(self) -> None:
         return None
+
+
+class Breaker:
+    """Lets one request through now and then while the other side is away."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until = 0.0
+        self._wait = BACKOFF[0]
+
+    @property
+    def closed(self) -> bool:
+        return self._clock() >= self._until
+
+    def ok(self) -> None:
+        self._until, self._wait = 0.0, BACKOFF[0]
+
+    def failed(self) -> None:
+        self._until = self._clock() + self._wait
+        self._wait = min(2 * self._wait, BACKOFF[1])

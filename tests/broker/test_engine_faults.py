@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from typing import Any
 
 import pytest
 from fakes import FakeScorer
 from redis.asyncio import Redis
-from stage import Stage, Topics, articles, burst, ids
+from stage import Process, Stage, Topics, articles, burst, ids
 
 from spinf_stream.engine.seam import EngineFatal, EngineFault, NonFinite, OutOfMemory
+from spinf_stream.metrics import Metrics
+from spinf_stream.stream.dedup import Dedup
 
 pytestmark = pytest.mark.kafka
 
@@ -139,6 +142,57 @@ def test_an_engine_that_is_gone_ends_the_worker_with_70(kafka: str, topics: Any,
         db = Redis.from_url(redis_url)
         tries = [k async for k in db.scan_iter(f"spinf:tries:{scorer.fingerprint_full}:*")]
         assert len(tries) == 1, "only the killer's count is left, the others came back"
+        await db.aclose()
+
+    asyncio.run(main())
+
+
+def test_a_slow_text_that_five_drains_cut_short_is_scored_by_the_sixth_worker(kafka: str, topics: Any, redis_url: str) -> None:
+    """Exit 75, five times: nobody's engine went down."""
+
+    async def main() -> None:
+        t = Topics(kafka, topics, redis_url=redis_url, drain_seconds=0.3)
+        scorer = FakeScorer(fingerprint=f"{time.time_ns():064d}")
+        await t.fill(articles(["slow"]))
+        for _ in range(5):
+            async with Stage(t.settings(), scorer=scorer, seconds=20) as w:
+                await w.until(lambda: len(w.runner.passes) == 1)
+                began = time.monotonic()
+                assert await w.leave() == 75 and time.monotonic() - began < 5
+        w = await burst(t.settings(), scorer=scorer)
+        assert ids(await t.out()) == ["slow"] and await t.dead() == [] and len(w.runner.passes) == 1
+        db = Redis.from_url(redis_url)
+        assert [k async for k in db.scan_iter(f"spinf:tries:{scorer.fingerprint_full}:*")] == []
+        await db.aclose()
+
+    asyncio.run(main())
+
+
+def test_processes_killed_count_once_they_no_longer_count_as_there(kafka: str, topics: Any, redis_url: str) -> None:
+    async def main() -> None:
+        t = Topics(kafka, topics, redis_url=redis_url)
+        await t.fill(articles([f"killed-{time.time_ns()}"]))
+        db = Redis.from_url(redis_url)
+        before = {k async for k in db.scan_iter("spinf:tries:*")}
+        async with Process(t.settings(), seconds=20.0) as w:
+            for _ in range(500):
+                if fresh := {k async for k in db.scan_iter("spinf:tries:*")} - before:
+                    break
+                await asyncio.sleep(0.02)
+            w.signal(signal.SIGKILL)
+            await w.ended()
+        (name,) = fresh
+        entry = await db.get(name)
+        assert len(entry) == 32
+        alive = f"spinf:alive:{entry[8:12].hex()}"
+        assert 0 < await db.ttl(alive) <= 10
+        await db.delete(alive)
+        key = name.decode().split(":", 3)[3]
+        d = Dedup(t.settings(), FakeScorer(fingerprint=name.decode().split(":")[2]), Metrics(100))
+        await d.start()
+        assert (await d.look_up([key]))[0].attempts == 1
+        await d.close()
+        await db.delete(name)
         await db.aclose()
 
     asyncio.run(main())

@@ -154,6 +154,34 @@ def test_nothing_is_marked_before_its_output_is_acknowledged(kafka: str, topics:
     asyncio.run(main())
 
 
+def test_writes_that_are_done_and_answered_too_late_make_no_text_dead(kafka: str, topics: Any, own_redis: services.Redis) -> None:
+    """The same article of an agency again and again: each of its passes is begun in Redis, no end of one is seen there."""
+
+    async def main() -> None:
+        async with Proxy(own_redis.port) as proxy:
+            t = Topics(kafka, topics, redis_url=f"redis://127.0.0.1:{proxy.port}/0")
+            proxy.delay, proxy.slow = (0.3, 0.3), (b"\nAPPEND\r", b"\nDEL\r", b"\nSET\r")  # MGET is answered at once
+            scorer = fresh()
+            async with Stage(t.settings(), scorer=scorer) as w:
+                for n in range(7):
+                    await t.fill([Rec(json.dumps({"id": f"copy{n}", "text": "the same article"}).encode(), b"k")])
+                    await w.until(lambda n=n: w.value("records_total") == n + 1)
+                    await asyncio.sleep(1.2)  # Redis is asked again
+                assert w.value("redis_errors_total", kind="write") > 2 and w.value("redis_errors_total", kind="read") == 0
+                assert w.value("records_total", outcome="dead") == 0 and await t.dead() == []
+                proxy.slow = ()
+                await w.until(lambda: w.value("dependency_up", dependency="redis") == 1)
+                await asyncio.sleep(12 if w.value("redis_up") == 0 else 3)
+            await t.fill([Rec(json.dumps({"id": "last", "text": "the same article"}).encode(), b"k")])
+            db = Redis.from_url(own_redis.url)
+            await db.delete(*await db.keys("spinf:done:*"), "none")
+            await db.aclose()
+            await burst(t.settings(), scorer=scorer)
+            assert len(await t.out()) == 8 and await t.dead() == [], "taken back, so that it does not count with another worker either"
+
+    asyncio.run(main())
+
+
 def test_an_embedded_redis_serves_one_worker(kafka: str, topics: Any) -> None:
     async def main() -> None:
         t = Topics(kafka, topics, redis_url="embedded://")

@@ -8,65 +8,18 @@ from typing import Any
 
 import pytest
 from fakes import FakeScorer
+from redis_store import Store
 
 from spinf_stream.config import Settings
 from spinf_stream.metrics import Metrics
 from spinf_stream.records import Answer, Tokens
 from spinf_stream.stream import dedup as module
-from spinf_stream.stream.dedup import Breaker, Dedup, Known
+from spinf_stream.stream.dedup import CHUNK, CHUNK_BYTES, Dedup, Known, Sealed
 from spinf_stream.stream.flow import Record
-from spinf_stream.stream.redis_client import RedisError
+from spinf_stream.stream.redis_client import Breaker
 
 RECORD = Record("articles", 1, 2, 3, b"k", b"v", ())
 ANSWER = Answer(scores=[], slots=[], packs=[], tokens=Tokens(1, 2, 3, 4), truncated=False, warnings=["w"], scored_at="t", questions_digest="q")
-
-
-class Store:
-    """As much of redis.asyncio as is used. `fail` raises for every command."""
-
-    def __init__(self) -> None:
-        self.data: dict[str, bytes] = {}
-        self.fail = False
-        self.asked = 0
-
-    async def mget(self, keys: list[str]) -> list[bytes | None]:
-        self._touch()
-        return [self.data.get(k) for k in keys]
-
-    def pipeline(self, transaction: bool) -> Any:
-        return Pipe(self)
-
-    async def aclose(self) -> None:
-        return None
-
-    def _touch(self) -> None:
-        self.asked += 1
-        if self.fail:
-            raise RedisError("away")
-
-
-class Pipe:
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.todo: list[Callable[[], None]] = []
-
-    def set(self, key: str, value: bytes, ex: int) -> None:
-        self.todo.append(lambda: self.store.data.__setitem__(key, value))
-
-    def append(self, key: str, value: bytes) -> None:
-        self.todo.append(lambda: self.store.data.__setitem__(key, self.store.data.get(key, b"") + value))
-
-    def expire(self, key: str, seconds: int) -> None:
-        assert seconds > 0
-
-    def delete(self, key: str) -> None:
-        self.todo.append(lambda: self.store.data.pop(key, None) and None)
-
-    async def execute(self) -> list[Any]:
-        self.store._touch()
-        for do in self.todo:
-            do()
-        return [None] * len(self.todo)
 
 
 @pytest.fixture
@@ -90,7 +43,7 @@ def counted(metrics: Metrics, result: str) -> float:
 def test_what_is_remembered_is_found_with_its_place(store: Store) -> None:
     async def main() -> None:
         d, m = await opened()
-        await d.remember([("aa", RECORD, ANSWER)])
+        await d.remember(d.seal([("aa", RECORD, ANSWER)]))
         found, missing = await d.look_up(["aa", "bb"])
         assert found.mark and found.mark.answer == ANSWER and found.mark.place == d.place(RECORD)
         assert missing == Known(None, 0)
@@ -108,7 +61,7 @@ def test_what_is_remembered_is_found_with_its_place(store: Store) -> None:
 def test_a_spoiled_value_is_a_miss(store: Store, spoil: Callable[[bytes], bytes]) -> None:
     async def main() -> None:
         d, m = await opened()
-        await d.remember([("aa", RECORD, ANSWER)])
+        await d.remember(d.seal([("aa", RECORD, ANSWER)]))
         (key,) = store.data
         store.data[key] = spoil(store.data[key])
         assert (await d.look_up(["aa"]))[0].mark is None and counted(m, "mismatch") == 1
@@ -119,57 +72,10 @@ def test_a_spoiled_value_is_a_miss(store: Store, spoil: Callable[[bytes], bytes]
 def test_another_texts_mark_is_a_miss_though_it_is_signed(store: Store) -> None:
     async def main() -> None:
         d, m = await opened()
-        await d.remember([("aa", RECORD, ANSWER)])
+        await d.remember(d.seal([("aa", RECORD, ANSWER)]))
         (key,) = store.data
         store.data[key.replace(":aa:", ":bb:")] = store.data[key]
         assert (await d.look_up(["bb"]))[0].mark is None and counted(m, "mismatch") == 1
-
-    asyncio.run(main())
-
-
-def test_attempts_are_counted_and_cleared(store: Store) -> None:
-    async def main() -> None:
-        d, _ = await opened()
-        await d.begin(["aa", "bb"])
-        await d.begin(["aa"])
-        assert [k.attempts for k in await d.look_up(["aa", "bb"])] == [2, 1]
-        await d.end(["aa"])
-        assert [k.attempts for k in await d.look_up(["aa", "bb"])] == [0, 1]
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("forge", [
-    lambda real, other: b"5",
-    lambda real, other: b"\x00" * 160,
-    lambda real, other: real * 5,  # one pass is one pass, however often it is written down
-    lambda real, other: real + other * 4,  # another text's
-    lambda real, other: real + real[:31] + real[:1],
-    lambda real, other: real + b"x" * 10_000_000,
-])  # fmt: skip
-def test_who_can_write_to_redis_cannot_make_a_text_poisonous(store: Store, forge: Callable[[bytes, bytes], bytes]) -> None:
-    async def main() -> None:
-        d, m = await opened()
-        await d.begin(["aa", "bb"])
-        mine, other = sorted(store.data)
-        store.data[mine] = forge(store.data[mine], store.data[other])
-        assert (await d.look_up(["aa"]))[0].attempts <= 1
-        assert m.registry.get_sample_value("spinf_stream_attempts_refused_total") == 1
-
-    asyncio.run(main())
-
-
-def test_attempts_of_another_secret_or_another_day_do_not_count(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        d, _ = await opened()
-        for _i in range(4):
-            await d.begin(["aa"])
-        assert (await d.look_up(["aa"]))[0].attempts == 4
-        other, _ = await opened(dedup_secret="t")
-        assert (await other.look_up(["aa"]))[0].attempts == 0
-        now = module.time.time()
-        monkeypatch.setattr(module.time, "time", lambda: now + 2 * module.ATTEMPTS_SECONDS)
-        assert (await d.look_up(["aa"]))[0].attempts == 0, "kept by somebody and put back"
 
     asyncio.run(main())
 
@@ -201,7 +107,7 @@ def test_without_redis_everything_is_new() -> None:
         d = Dedup(Settings(), FakeScorer(), Metrics(100))
         await d.start()
         await d.begin(["aa"])
-        await d.remember([("aa", RECORD, ANSWER)])
+        await d.remember(d.seal([("aa", RECORD, ANSWER)]))
         assert await d.look_up(["aa"]) == [Known(None, 0)]
         await d.close()
 
@@ -226,5 +132,18 @@ def test_a_cancelled_look_up_does_not_cancel_its_command(store: Store) -> None:
             await task
         release.set()
         await asyncio.wait_for(ended.wait(), 1)
+
+    asyncio.run(main())
+
+
+def test_large_marks_go_out_a_few_at_a_time(store: Store) -> None:
+    """Each request has to be through within the deadline."""
+
+    async def main() -> None:
+        d, m = await opened()
+        half = CHUNK_BYTES // 2
+        await d.remember([Sealed("one", b"x" * 3 * CHUNK_BYTES), *(Sealed(f"half{n}", b"x" * half) for n in range(4)), *(Sealed(f"s{n}", b"x") for n in range(CHUNK + 1))])
+        assert len(store.data) == 5 + CHUNK + 1 and store.asked == 1 + 2 + 2
+        assert m.registry.get_sample_value("spinf_stream_done_marks_total", {"result": "written"}) == len(store.data)
 
     asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import tracemalloc
 from typing import Any
 
@@ -14,13 +15,15 @@ from spinf_stream.config import Settings
 from spinf_stream.metrics import Metrics
 from spinf_stream.records import Answer, Article, CombinationScore, OptionScore, QueryScore, Tokens, encode
 from spinf_stream.stream.batcher import Batcher
+from spinf_stream.stream.dedup import Dedup, Sealed
 from spinf_stream.stream.flow import Item, Outgoing, Record, Work
 from spinf_stream.stream.kafka import PublishFailed, size
 from spinf_stream.stream.marks import SHARE, Marks
 from spinf_stream.stream.partitions import Partition
 from spinf_stream.stream.pipeline import Pipeline
-from spinf_stream.stream.publisher import Done, Publisher
+from spinf_stream.stream.publisher import UNIT_RECORDS, Done, Publisher
 from spinf_stream.stream.settle import HELD, Settle, TopicFacts
+from spinf_stream.stream.wait import until
 
 PLACE = Settings(redis_url="redis://x", dedup_secret="s")
 
@@ -109,32 +112,63 @@ def test_what_becomes_a_dead_letter_on_its_way_out_leaves_no_bytes_behind() -> N
     asyncio.run(main())
 
 
+class Slow:
+    """A Redis that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+        self.written: list[str] = []
+
+    def seal(self, marks: Any) -> list[Sealed]:
+        return [Sealed(key, b"x" * 12_000) for key, _, _ in marks]
+
+    async def remember(self, sealed: list[Sealed]) -> None:
+        await self.answers.wait()
+        self.written += [s.name for s in sealed]
+
+
+def done(count: int, held: int) -> list[Done]:
+    answer = FakeScorer()._answer(FakeScorer().prepare(Article(text="a")))
+    return [Done(str(i), Record("articles", 0, i, -1, None, b"", ()), answer, held) for i in range(count)]
+
+
 def test_marks_that_wait_for_redis_count_and_never_hold_up_reading() -> None:
-    class Slow:
-        def __init__(self) -> None:
-            self.answers = asyncio.Event()
-            self.written: list[str] = []
-
-        async def remember(self, marks: Any) -> None:
-            await self.answers.wait()
-            self.written += [key for key, _, _ in marks]
-
     async def main() -> None:
-        redis, metrics, limit = Slow(), Metrics(100), 1_000_000
+        redis, metrics, limit = Slow(), Metrics(100), 200_000
         marks = Marks(redis, metrics, limit)  # type: ignore[arg-type]
-        answer = FakeScorer()._answer(FakeScorer().prepare(Article(text="a")))
-        marks.offer(Done(str(i), Record("articles", 0, i, -1, None, b"", ()), answer, 60_000) for i in range(10))
-        assert marks.bytes == 240_000 <= SHARE * limit
+        marks.offer(done(10, 60_000))
+        assert marks.bytes == 4 * 60_000, "as objects, until they are sealed"
         assert metrics.registry.get_sample_value("spinf_stream_done_marks_total", {"result": "skipped"}) == 6
         writing = asyncio.ensure_future(marks.run())
-        await asyncio.sleep(0.01)
-        assert marks.bytes == 240_000, "on their way they still count"
+        await until(lambda: marks.bytes == 48_000, time.monotonic() + 5)
+        assert marks.bytes == 48_000 <= SHARE * limit, "sealed at once, though Redis is slow; on their way they still count"
+        marks.offer(done(1, 60_000))
+        assert metrics.registry.get_sample_value("spinf_stream_done_marks_total", {"result": "skipped"}) == 7
         redis.answers.set()
         await marks.flush()
         assert marks.bytes == 0 and redis.written == ["0", "1", "2", "3"]
         writing.cancel()
 
     asyncio.run(main())
+
+
+def test_a_whole_unit_of_large_answers_is_marked_at_the_default_limit() -> None:
+    async def main() -> None:
+        metrics = Metrics(100)
+        marks = Marks(Slow(), metrics, Settings().max_inflight_bytes)  # type: ignore[arg-type]
+        marks.offer(done(UNIT_RECORDS, HELD * 250_000))
+        assert metrics.registry.get_sample_value("spinf_stream_done_marks_total", {"result": "skipped"}) == 0
+
+    asyncio.run(main())
+
+
+def test_a_mark_is_no_larger_than_its_output() -> None:
+    """What marks are taken for until they are sealed."""
+    scorer = FakeScorer(pad=5000)
+    p = Partition("articles", 0, 1)
+    _, s = settled(p, pad=5000)
+    (sealed,) = Dedup(PLACE, scorer, Metrics(100)).seal([("k" * 129, s.record, s.mark)])
+    assert 5000 < len(sealed.value) <= len(s.out.value)
 
 
 def test_the_worker_counts_both() -> None:
