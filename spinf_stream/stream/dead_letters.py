@@ -13,11 +13,12 @@ base64 of msgpack [[key, value], ...], both bytes.
 from __future__ import annotations
 
 import base64
+import copy
 import hashlib
 import os
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -74,7 +75,7 @@ def dead_letter(
 
 
 class Limits:
-    """Counts the dead among the published. `tripped` says why the worker must stop, or is None.
+    """Counts the dead among what the broker has acknowledged. `tripped` says why the worker must stop, or is None.
 
     max_run in a row, or more than max_ratio of the last 1,000: a bad deploy stops instead of pouring the topic out.
     """
@@ -86,6 +87,19 @@ class Limits:
         self._run = 0
         self._last: deque[bool] = deque(maxlen=RATIO_WINDOW)
         self._dead = 0
+
+    def fits(self, under_way: Iterable[bool], unit: Sequence[bool]) -> int:
+        """How many of a unit may be sent: up to the one that trips, at least one. What is under way is taken as
+        acknowledged, so that many partitions together send no more than one would."""
+        ahead = copy.copy(self)
+        ahead._last = self._last.copy()
+        for dead in under_way:
+            ahead.count(dead)
+        for n, dead in enumerate(unit, 1):
+            ahead.count(dead)
+            if ahead.tripped:
+                return n
+        return len(unit)
 
     def count(self, dead: bool) -> None:
         if len(self._last) == RATIO_WINDOW:

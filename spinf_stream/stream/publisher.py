@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from typing import NamedTuple
 
 from spinf_stream.config import Settings
@@ -57,6 +58,7 @@ class Publisher:
         self._published = published
         self._tracing = tracing
         self._limits = Limits(settings.dlq_max_run, settings.dlq_max_ratio)
+        self._under_way: dict[int, list[bool]] = {}  # by number: which of the records being sent are dead
         self._blocked: set[int] = set()  # by number: an aborted transaction ends an epoch and unblocks nothing
 
     async def run(self, p: Partition) -> None:
@@ -81,12 +83,19 @@ class Publisher:
             await event_or_time(p.changed, self._tick)
 
     async def _publish(self, p: Partition, unit: list[Settled]) -> None:
+        """Only what is acknowledged counts towards the limits: a transaction that fails brings the same dead letters again."""
+        while unit and p.alive:
+            dead = [s.outcome == "dead" for s in unit]
+            fits = self._limits.fits(chain.from_iterable(self._under_way.values()), dead)
+            self._under_way[p.number] = dead[:fits]
+            try:
+                await self._publish_all(p, unit[:fits])
+            finally:
+                self._under_way.pop(p.number, None)
+            unit = unit[fits:]
+
+    async def _publish_all(self, p: Partition, unit: list[Settled]) -> None:
         began = time.monotonic()
-        for i, s in enumerate(unit):
-            self._limits.count(s.outcome == "dead")
-            if self._limits.tripped:
-                unit = unit[: i + 1]
-                break
         sent = await self._patiently(p, unit)
         if sent is None:
             return
@@ -98,6 +107,7 @@ class Publisher:
         self._metrics.progress.labels("publish").set_to_current_time()
         done: list[Done] = []
         for s in unit:
+            self._limits.count(s.outcome == "dead")
             self._count(s)
             if s.item is not None:
                 if s.mark is not None and s.item.work is not None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
+from typing import Any
 
 import msgspec
 import pytest
+from fakes import FakeScorer
 
+from spinf_stream.config import Settings
+from spinf_stream.metrics import Metrics
+from spinf_stream.stream.batcher import Batcher
 from spinf_stream.stream.dead_letters import Limits, dead_letter, usable
+from spinf_stream.stream.delivery import Aborted
 from spinf_stream.stream.flow import Headers, Outgoing, Record
 from spinf_stream.stream.kafka import size
+from spinf_stream.stream.partitions import Partition
+from spinf_stream.stream.publisher import LimitReached, Publisher
+from spinf_stream.stream.settle import Settle, TopicFacts
 
 
 def record(key: bytes | None = b"k", value: bytes | None = b"v", headers: Headers = ()) -> Record:
@@ -91,3 +101,102 @@ def test_a_ratio_counts_the_last_thousand_only() -> None:
     for _ in range(2):
         limits.count(True)
     assert limits.tripped and "dlq_max_ratio 0.1" in limits.tripped
+
+
+def test_a_unit_is_cut_at_the_record_that_trips_and_nothing_is_counted_by_looking() -> None:
+    limits = Limits(3, 1.0)
+    assert limits.fits([], [True, True, False, True]) == 4
+    assert limits.fits([], [True, False, True, True, True, True]) == 5
+    assert limits.fits([True, True], [True, True]) == 1, "another partition's are on their way"
+    assert limits.fits([True, True, True], [False, True]) == 1, "too many are on their way, should they arrive"
+    assert limits.tripped is None
+    limits.count(True)
+    assert limits.fits([], [True, True, True]) == 2 and limits.tripped is None
+
+
+class Aborting:
+    """A delivery whose first transactions of more than `most` records are aborted."""
+
+    def __init__(self, aborts: int, most: int = 0) -> None:
+        self.aborts, self.most = aborts, most
+        self.sent: list[int] = []
+
+    async def publish(self, p: Partition, out: list[Outgoing], after: int) -> None:
+        if self.aborts and len(out) > self.most:
+            self.aborts -= 1
+            raise Aborted("a coordinator that moved")
+        await asyncio.sleep(0.01)
+        self.sent.append(len(out))
+
+    async def tick(self, p: Partition) -> None:
+        pass
+
+
+def poisoned(number: int, count: int) -> Partition:
+    settings = Settings()
+    settle = Settle(settings, FakeScorer(), size, {"scores": TopicFacts(1, 10**6), "articles.dlq": TopicFacts(1, 10**6)})
+    p = Partition("articles", number, 1)
+    p.open(0, None)
+    for offset in range(count):
+        r = Record("articles", number, offset, -1, b"k", b"rubbish", ())
+        p.see(r)
+        p.settle(settle.dead(r, "not_json", "why"))
+    return p
+
+
+def publisher(delivery: Aborting, **limits: Any) -> Publisher:
+    async def refresh() -> None:
+        pass
+
+    settings = Settings(**limits)
+    settle = Settle(settings, FakeScorer(), size, {})
+    return Publisher(settings, delivery, settle, Batcher(100, 1.0), Metrics(100), refresh, lambda done: None)  # type: ignore[arg-type]
+
+
+def test_dead_letters_of_aborted_transactions_count_once() -> None:
+    async def main() -> None:
+        delivery = Aborting(3)
+        pub = publisher(delivery, dlq_max_run=100)
+        for _ in range(3):
+            with pytest.raises(Aborted):
+                await pub.run(poisoned(0, 60))
+        p = poisoned(0, 60)
+        running = asyncio.create_task(pub.run(p))
+        while p.waiting and not running.done():
+            await asyncio.sleep(0.01)
+        assert delivery.sent == [60] and not running.done(), "60 of 100"
+        p.close()
+        await running
+        with pytest.raises(LimitReached, match="100 dead letters in a row"):
+            await pub.run(poisoned(0, 60))
+        assert delivery.sent == [60, 40]
+
+    asyncio.run(main())
+
+
+def test_many_partitions_together_send_no_more_than_the_limit_and_a_few() -> None:
+    async def main() -> None:
+        delivery = Aborting(0)
+        pub = publisher(delivery, dlq_max_run=100)
+        done = await asyncio.gather(*(pub.run(poisoned(n, 200)) for n in range(8)), return_exceptions=True)
+        assert all(isinstance(d, LimitReached) for d in done)
+        assert sum(delivery.sent) <= 100 + 7, "one of each other partition"
+
+    asyncio.run(main())
+
+
+def test_what_was_held_back_goes_out_after_all_when_the_others_failed() -> None:
+    async def main() -> None:
+        delivery = Aborting(1, most=50)
+        pub = publisher(delivery, dlq_max_run=100)
+        p, q = poisoned(0, 100), poisoned(1, 60)
+        aborted, running = asyncio.create_task(pub.run(p)), asyncio.create_task(pub.run(q))
+        with pytest.raises(Aborted):
+            await aborted
+        while q.waiting and not running.done():
+            await asyncio.sleep(0.01)
+        assert sum(delivery.sent) == 60 and q.waiting == 0 and not running.done()
+        q.close()
+        await running
+
+    asyncio.run(main())
