@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection
@@ -51,8 +52,14 @@ async def letters(
         reason = said.get(PREFIX + "reason", "?")
         if not reasons or reason in reasons:
             origin = "-".join(said.get(PREFIX + part, "?") for part in ("topic", "partition", "offset"))
-            hops = said.get(HOPS, "0")
-            yield Letter(record, reason, said.get(PREFIX + "message", ""), origin, int(hops) if hops.isdecimal() else 0)
+            yield Letter(record, reason, said.get(PREFIX + "message", ""), origin, _hops(said.get(HOPS)))
+
+
+def _hops(text: str | None) -> int:
+    """Whoever writes to the input topic may write anything there; what we did not write is not sent round and round."""
+    if text is None:
+        return 0
+    return int(text) if re.fullmatch("[0-9]{1,3}", text) else MAX_HOPS
 
 
 async def replay_letters(
@@ -107,9 +114,9 @@ async def plan(s: Settings, since: int | None, until: int | None, group: str | N
 
 
 def moment(text: str) -> int:
-    """RFC 3339 (a date alone = midnight UTC; no zone = UTC) to ms since 1970. Raises ValueError."""
+    """RFC 3339 (a date alone = midnight UTC; no zone = UTC) to ms since 1970; before that there are no records. Raises ValueError."""
     when = dt.datetime.fromisoformat(text)
-    return int((when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+    return max(0, int((when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp() * 1000))
 
 
 def _again(letter: Letter, topic: str) -> Outgoing:

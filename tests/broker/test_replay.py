@@ -73,6 +73,21 @@ def test_letters_are_listed_and_sent_again_at_most_three_times(kafka: str, topic
     assert "1 left: replayed 3 times already" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("hops", [b"1" * 5000, b"many", b"-1", "\u0663".encode(), b""])
+def test_an_input_records_own_count_of_replays_is_not_trusted(kafka: str, topics: Any, capsys: pytest.CaptureFixture[str], hops: bytes) -> None:
+    t = Topics(kafka, topics)
+
+    async def fill() -> None:
+        await t.fill([Rec(b"rubbish", b"a", (("spinf.replay.hops", hops),)), Rec(b"rubbish", b"b"), Rec(b"rubbish", b"c", (("spinf.replay.hops", b"2"),))])
+        await burst(t.settings())
+
+    asyncio.run(fill())
+    assert dlq(t, "list", "--json") == 0
+    assert {x["key"]: x["hops"] for x in map(json.loads, capsys.readouterr().out.splitlines())} == {"a": 3, "b": 0, "c": 2}
+    assert dlq(t, "replay", "--all", "--dry-run") == 0
+    assert "2 would be sent again" in capsys.readouterr().err
+
+
 def test_a_span_of_time_is_scored_again_in_a_group_of_its_own(kafka: str, topics: Any) -> None:
     async def main() -> None:
         t = Topics(kafka, topics, 2)
@@ -104,6 +119,7 @@ def test_a_span_of_time_is_scored_again_in_a_group_of_its_own(kafka: str, topics
 def test_times() -> None:
     assert moment("1970-01-02") == 86_400_000
     assert moment("1970-01-01T01:00:00+01:00") == 0 and moment("1970-01-01T00:00:01Z") == 1000
+    assert moment("0001-01-01T00:00:00Z") == moment("0001-01-01T00:00:00+14:00") == 0
     with pytest.raises(ValueError):
         moment("yesterday")
 
