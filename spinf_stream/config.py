@@ -152,8 +152,10 @@ def load(
     if path:
         try:
             table = tomllib.loads(Path(path).read_text("utf-8"))
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-            raise ConfigError(f"config file {path}: {e}") from None
+        except (OSError, ValueError) as e:  # not TOML, not UTF-8, no name of a file
+            raise ConfigError(f"config file {path!r}: {e}" if "\0" in str(path) else f"config file {path}: {e}") from None
+        except RecursionError:
+            raise ConfigError(f"config file {path}: nested too deep") from None
         for name, value in table.items():
             _known(name, hints, f"config file {path}")
             values[name], origins[name] = _convert(name, value, hints[name], f"config file {path}"), str(path)
@@ -174,7 +176,7 @@ def load(
                 raise ConfigError(f"{secret} and {name} are both set: keep one")
             try:
                 values[secret] = Path(values[name]).read_text("utf-8").strip()
-            except (OSError, UnicodeDecodeError) as e:
+            except (OSError, ValueError) as e:
                 raise ConfigError(f"{name}: {e}") from None
             origins[secret] = f"file {values[name]}"
     settings = Settings(**values)
@@ -215,6 +217,8 @@ def _known(name: str, hints: Mapping[str, Any], where: str) -> None:
 
 
 def _convert(name: str, value: Any, hint: Any, where: str) -> Any:
+    if isinstance(value, str):
+        _plain(name, value, where)
     if isinstance(value, str) and not _is_text(hint):
         text = value.strip()
         if isinstance(hint, types.UnionType) and str in typing.get_args(hint):  # str | None
@@ -228,10 +232,12 @@ def _convert(name: str, value: Any, hint: Any, where: str) -> Any:
         else:
             try:
                 value = msgspec.json.decode(text)
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError) as e:
+                if _is_list(hint):
+                    raise ConfigError(f"{where}: {name}: begins like JSON and is none: {e}") from None
                 value = text
     if PackEntry in typing.get_args(hint):
-        value = _packs(value)
+        value = _packs(value, f"{where}: {name}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{where}: {name}: must be a finite number")
     try:
@@ -242,12 +248,31 @@ def _convert(name: str, value: Any, hint: Any, where: str) -> Any:
         raise ConfigError(f"{where}: {name}: {why}{forms}") from None
 
 
-def _packs(value: Any) -> Any:
-    """An id alone, or id@version, is an entry; so is an object that is not in a list."""
+def _packs(value: Any, where: str) -> Any:
+    """An id alone, or id@version, is an entry; so is an object that is not in a list. Raises ConfigError."""
     if not isinstance(value, list):
         value = [value]
-    split = [v.partition("@") if isinstance(v, str) else None for v in value]
-    return [v if s is None else {"id": s[0], "version": s[2] or None} for v, s in zip(value, split)]
+    entries = []
+    for v in value:
+        if isinstance(v, str):
+            id_, at, version = v.partition("@")
+            if at and (not id_ or not version or "@" in version):
+                raise ConfigError(f"{where}: {v!r}: write id or id@version")
+            v = {"id": id_, "version": version or None}
+        elif isinstance(v, dict) and "@" in str(v.get("id")):
+            raise ConfigError(f"{where}: {v['id']!r}: in an object the version is a key of its own, beside id")
+        entries.append(v)
+    return entries
+
+
+def _plain(name: str, value: str, where: str) -> None:
+    """Raises ConfigError for what no setting can hold, without quoting it: it may be a secret."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{where}: {name}: is not UTF-8") from None
+    if "\0" in value and name != "content":
+        raise ConfigError(f"{where}: {name}: holds a NUL character")
 
 
 def _is_text(hint: Any) -> bool:

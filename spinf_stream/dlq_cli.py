@@ -14,6 +14,7 @@ from spinf_stream.errors import UsageError
 from spinf_stream.records import Reason
 from spinf_stream.replay_cli import span
 from spinf_stream.settings_cli import KAFKA, add_settings, loaded
+from spinf_stream.table import printable
 
 if TYPE_CHECKING:
     from spinf_stream.stream.replay import Letter
@@ -54,11 +55,18 @@ async def _list(args: argparse.Namespace) -> int:
         if args.json:
             print(msgspec.json.encode(described(letter)).decode())
             continue
-        when = dt.datetime.fromtimestamp(max(letter.record.timestamp, 0) / 1000, dt.UTC)
         hops = f"  replayed {letter.hops} x" if letter.hops else ""
-        print(f"{when:%Y-%m-%dT%H:%M:%SZ}  {letter.reason:<17}  {letter.origin}  {letter.message}{hops}")
+        print(f"{_when(letter.record.timestamp)}  {printable(f'{letter.reason:<17}  {letter.origin}  {letter.message}')}{hops}")
     print(f"{count} dead letters", file=sys.stderr)
     return 0
+
+
+def _when(ms: int) -> str:
+    """A producer may set any 64 bits as a record's time, calendars end earlier."""
+    try:
+        return f"{dt.datetime.fromtimestamp(max(ms, 0) / 1000, dt.UTC):%Y-%m-%dT%H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
 
 
 def described(letter: Letter) -> dict[str, Any]:

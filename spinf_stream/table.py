@@ -23,6 +23,7 @@ def block(s: Scores, query: str | None = None, everything: bool = False, width: 
     """The lines of one record. `query`: this question alone. `everything`: all options, not only the likeliest."""
     more = "".join(f", {note}" for note in (["truncated"] if s.truncated else []) + s.warnings)
     head = f"{s.id} {s.outcome}, {s.tokens.content} tokens{more} [{s.origin.topic}-{s.origin.partition}-{s.origin.offset}]"
+    head = printable(head)
     if isinstance(s.scores, CompactScores):
         return [head, f"  {s.scores.prompts} questions, {s.scores.options} options, compact; questions {s.questions_digest[:16]}"]
     rows = [row for q in s.scores if query in (None, q.id) for row in _scored(q, everything)]
@@ -35,6 +36,11 @@ def block(s: Scores, query: str | None = None, everything: bool = False, width: 
     lines = [f"{_cut(head, left):<{left}}  {HEADINGS}" if rows else head]
     lines += [f"  {_cut(r.question, first):<{first}}  {_cut(r.answer, second):<{second}}  {r.numbers}".rstrip() for r in rows]
     return lines
+
+
+def printable(text: str) -> str:
+    """Control characters escaped: what an article brings must not steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def numbers(o: OptionScore) -> str:
@@ -83,5 +89,5 @@ def _label(name: str, values: dict[str, str]) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    text = " ".join("".join(c if c.isprintable() else "\ufffd" if not c.isspace() else " " for c in text).split())
+    text = printable(" ".join(text.split()))
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"

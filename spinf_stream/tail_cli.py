@@ -15,10 +15,14 @@ from spinf_stream.errors import UsageError
 from spinf_stream.records import MSGPACK, CompactScores, Scores
 from spinf_stream.settings_cli import KAFKA, add_settings, loaded
 from spinf_stream.stream.flow import Record
-from spinf_stream.table import block
+from spinf_stream.table import block, printable
 
 _json = msgspec.json.Decoder(Scores)
 _msgpack = msgspec.msgpack.Decoder(Scores)
+
+
+class NotShown(ValueError):
+    """What can be decoded and still is no record."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,14 +62,14 @@ async def _tail(s: Settings, args: argparse.Namespace) -> int:
             try:
                 text = shown(record, args)
                 names = () if args.query is None else lacking(record, args.query)
-            except msgspec.DecodeError as e:
+            except (msgspec.DecodeError, NotShown) as e:
                 unread += 1
-                print(f"{record.place}: not a scores record: {e}", file=sys.stderr)
+                print(f"{record.place}: not a scores record: {printable(str(e))}", file=sys.stderr)
                 continue
             if names:
                 unread += 1
                 if names not in told:  # once for each set of questions
-                    print(f"{record.place}: there is no question {args.query!r}; there are: {', '.join(names)}", file=sys.stderr)
+                    print(f"{record.place}: there is no question {args.query!r}; there are: {printable(', '.join(names))}", file=sys.stderr)
                 told.add(names)
                 continue
             print(text, flush=args.follow)
@@ -92,12 +96,19 @@ def _packed(record: Record) -> bool:
 
 
 def shown(record: Record, args: argparse.Namespace) -> str:
-    """One record as a block of lines or as JSON. Raises msgspec.DecodeError."""
+    """One record as a block of lines or as JSON. Raises msgspec.DecodeError, NotShown."""
     if record.value is None:
         key = (record.key or b"").decode("utf-8", "backslashreplace")
-        return msgspec.json.encode({"key": key, "outcome": "tombstone"}).decode() if args.json else f"{key}  tombstone  [{record.place}]"
-    if args.json:
-        return msgspec.json.encode((msgspec.msgpack.decode if _packed(record) else msgspec.json.decode)(record.value)).decode()
-    scores = _decoded(record)
+        if args.json:
+            return msgspec.json.encode({"key": key, "outcome": "tombstone"}).decode()
+        return f"{printable(key)}  tombstone  [{record.place}]"
+    try:
+        if args.json:
+            return msgspec.json.encode((msgspec.msgpack.decode if _packed(record) else msgspec.json.decode)(record.value)).decode()
+        scores = _decoded(record)
+    except RecursionError:
+        raise NotShown("nested too deep") from None
+    except (TypeError, UnicodeError) as e:  # msgpack holds more than JSON can
+        raise NotShown(str(e)) from None
     assert scores is not None
     return "\n".join(block(scores, args.query, args.all_options, shutil.get_terminal_size((120, 24)).columns))

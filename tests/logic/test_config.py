@@ -143,6 +143,14 @@ def test_config_explains(capsys) -> None:
         ("kafka_security = 'sasl_ssl'", "needs kafka_username and kafka_password"),
         ("kafka_cert_file = 'x'", "go together"),
         ("port =", "spinf.toml"),
+        ("packs = [{id = 'news@0.1.0'}]", "packs: 'news@0.1.0': in an object the version is a key of its own"),
+        ("packs = '{bad'", "packs: begins like JSON and is none"),
+        ("packs = 'news@'", "packs: 'news@': write id or id@version"),
+        ("packs = ['@1']", "packs: '@1': write id or id@version"),
+        ("packs = 'a@1@2'", "packs: 'a@1@2': write id or id@version"),
+        ("carry_headers = '[a'", "carry_headers: begins like JSON and is none"),
+        ("kafka_ca_file = \"a\\u0000b\"", "kafka_ca_file: holds a NUL"),
+        ("dedup_secret_file = \"a\\u0000b\"", "dedup_secret_file: holds a NUL"),
     ],
 )
 def test_what_cannot_be_used_says_where_and_what(toml, text: str, said: str) -> None:
@@ -223,3 +231,17 @@ def test_settings_are_frozen_and_plain_data() -> None:
     with pytest.raises(AttributeError):
         Settings().port = 1  # type: ignore[misc]
     assert msgspec.convert(msgspec.to_builtins(Settings()), Settings) == Settings()
+
+
+def test_what_is_not_utf8_is_an_error_of_one_line(capsys, monkeypatch) -> None:
+    monkeypatch.setenv("SPINF_STREAM_MODEL", "/m/caf\udce9")
+    assert cli.main(["config"]) == 2
+    said = capsys.readouterr().err
+    assert said == "spinf-stream config: environment variable SPINF_STREAM_MODEL: model: is not UTF-8\n"
+    monkeypatch.delenv("SPINF_STREAM_MODEL")
+    assert cli.main(["config", "--group", "\udce9"]) == 2
+    with pytest.raises(ConfigError, match="config file"):
+        load(None, "a\0b", {})
+    with pytest.raises(ConfigError) as refused:
+        load(env={"SPINF_STREAM_KAFKA_PASSWORD": "hunter2\udce9"})
+    assert "hunter2" not in str(refused.value)
