@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -48,6 +49,26 @@ def test_a_second_signal_aborts_with_130(kafka: str, topics: Any) -> None:
         assert await t.out() == []
         await burst(t.settings())
         assert sorted(ids(await t.out())) == ["a", "b"]
+
+    asyncio.run(main())
+
+
+def test_five_aborted_workers_do_not_make_their_text_dead(kafka: str, topics: Any, redis_url: str) -> None:
+    """A second signal says nothing about the engine."""
+
+    async def main() -> None:
+        t = Topics(kafka, topics, redis_url=redis_url, drain_seconds=25.0)
+        await t.fill(articles([name := f"aborted-{time.time_ns()}"]))
+        for _ in range(5):
+            async with Process(t.settings(), seconds=20.0) as w:
+                await w.said("opened at")
+                await asyncio.sleep(0.5)
+                w.signal(signal.SIGTERM)
+                await w.said("stopping: no more is read")
+                w.signal(signal.SIGINT)
+                assert await w.ended(8) == 130
+        w = await burst(t.settings())
+        assert ids(await t.out()) == [name] and await t.dead() == [] and len(w.runner.passes) == 1
 
     asyncio.run(main())
 
