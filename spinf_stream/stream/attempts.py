@@ -40,7 +40,7 @@ class Attempts:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self.process = secrets.token_bytes(4)
-        self._number = 0
+        self.begun = 0  # entries, as numbers
         self._open: dict[str, list[Entry]] = {}
         self._owed: dict[Entry, None] = {}  # in order
 
@@ -48,8 +48,8 @@ class Attempts:
         """(key, what to append): a pass begins, and whatever becomes of the writing, it may have been done."""
         out = []
         for name in names:
-            self._number = (self._number + 1) % 2**32
-            entry = Entry(name, int(time.time()).to_bytes(8) + self.process + self._number.to_bytes(4))
+            self.begun = (self.begun + 1) % 2**32
+            entry = Entry(name, int(time.time()).to_bytes(8) + self.process + self.begun.to_bytes(4))
             self._open.setdefault(name, []).append(entry)
             out.append((name, entry.body + self._signature(b"begun", entry)))
         return out

@@ -1,6 +1,6 @@
 """Done marks and attempts in Redis: an optimisation that may be away, slow or wrong, never the source of truth.
 
-    spinf:done:<fingerprint>:<questions>:<content>:<format>   hmac-sha256 (32 bytes) | msgpack of Mark, for dedup_ttl
+    spinf:done:<fingerprint>:<questions>:<content>:<format>   a mark (sealed.py), for dedup_ttl_seconds
     spinf:tries:<fingerprint>:<questions>:<content>           passes begun whose end nobody saw (attempts.py), for an hour
     spinf:alive:<process>                                     kept by a worker that is there
 
@@ -13,14 +13,11 @@ outage costs one deadline now and then, not one a record.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
-
-import msgspec
 
 from spinf_stream.config import Settings
 from spinf_stream.engine.scorer import Scorer
@@ -29,6 +26,7 @@ from spinf_stream.records import Answer
 from spinf_stream.stream.attempts import SECONDS, Attempts
 from spinf_stream.stream.flow import ALONE_AFTER, Record
 from spinf_stream.stream.redis_client import Breaker, RedisError, connect
+from spinf_stream.stream.sealed import Mark, Place, Sealed, seal, unseal
 
 log = logging.getLogger(__name__)
 
@@ -39,28 +37,6 @@ ENDED_CHUNK = 256  # entries taken back in one
 ALIVE_SECONDS = 10  # without a sign: a worker killed leaves its passes uncounted for so long
 LAST_SECONDS = 0.2  # at the end, for what is owed
 T = TypeVar("T")
-
-
-class Place(msgspec.Struct, frozen=True, array_like=True):
-    """Where a text was scored. The same place again is a redelivery; timestamp and output tell a topic made anew."""
-
-    group: str
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    output: str
-
-
-class Mark(msgspec.Struct, frozen=True, array_like=True):
-    key: str
-    place: Place
-    answer: Answer
-
-
-class Sealed(NamedTuple):
-    name: str
-    value: bytes
 
 
 class Known(NamedTuple):
@@ -80,7 +56,6 @@ class Dedup:
         self._secret = (settings.dedup_secret or "embedded").encode()
         self._fingerprint = scorer.fingerprint_full
         self._reads, self._writes = Breaker(), Breaker()
-        self._decoder = msgspec.msgpack.Decoder(Mark)
         self._attempts = Attempts(self._secret)
         self._paying: asyncio.Task[None] | None = None
 
@@ -99,7 +74,7 @@ class Dedup:
                 if self._paying is not None:
                     await asyncio.wait([self._paying])
                 await self._pay(last=True)
-                if self._counting:
+                if self._attempts.begun:  # else nobody will ask after this process
                     await self._write(lambda p: p.delete(_alive(self._attempts.process)), last=True)
         except TimeoutError:
             pass
@@ -176,11 +151,7 @@ class Dedup:
 
     def seal(self, marks: Sequence[tuple[str, Record, Answer]]) -> list[Sealed]:
         """(Prepared.key, record, answer) as they are written. For any thread."""
-        out = []
-        for key, record, answer in marks:
-            body = msgspec.msgpack.encode(Mark(self._done(key), self.place(record), answer))
-            out.append(Sealed(self._done(key), hmac.digest(self._secret, body, "sha256") + body))
-        return out
+        return [seal(self._secret, Mark(self._done(key), self.place(record), answer)) for key, record, answer in marks]
 
     async def remember(self, marks: Sequence[Sealed]) -> None:
         """Of outputs that are committed."""
@@ -248,20 +219,9 @@ class Dedup:
         return attempts
 
     def _open(self, name: str, value: bytes | None) -> Mark | None:
-        if value is None:
-            self._metrics.dedup.labels("miss").inc()
-            return None
-        signature, body = value[:32], value[32:]
-        if hmac.compare_digest(signature, hmac.digest(self._secret, body, "sha256")):
-            try:
-                mark = self._decoder.decode(body)
-                if mark.key == name:
-                    self._metrics.dedup.labels("hit").inc()
-                    return mark
-            except (msgspec.DecodeError, msgspec.ValidationError):
-                pass  # signed by a worker of another version
-        self._metrics.dedup.labels("mismatch").inc()
-        return None
+        mark = None if value is None else unseal(self._secret, name, value)
+        self._metrics.dedup.labels("miss" if value is None else "mismatch" if mark is None else "hit").inc()
+        return mark
 
 
 def _alive(process: bytes) -> str:

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Iterable
 
 from spinf_stream.metrics import Metrics
-from spinf_stream.stream.dedup import Dedup, Sealed
+from spinf_stream.stream.dedup import Dedup
 from spinf_stream.stream.publisher import Done
+from spinf_stream.stream.sealed import Sealed
 from spinf_stream.stream.settle import HELD
 
 WAITING = 4096  # Redis is slower than the engine only when it is ill

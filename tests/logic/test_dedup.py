@@ -14,9 +14,10 @@ from spinf_stream.config import Settings
 from spinf_stream.metrics import Metrics
 from spinf_stream.records import Answer, Tokens
 from spinf_stream.stream import dedup as module
-from spinf_stream.stream.dedup import CHUNK, CHUNK_BYTES, Dedup, Known, Sealed
+from spinf_stream.stream.dedup import CHUNK, CHUNK_BYTES, Dedup, Known
 from spinf_stream.stream.flow import Record
 from spinf_stream.stream.redis_client import Breaker
+from spinf_stream.stream.sealed import Sealed
 
 RECORD = Record("articles", 1, 2, 3, b"k", b"v", ())
 ANSWER = Answer(scores=[], slots=[], packs=[], tokens=Tokens(1, 2, 3, 4), truncated=False, warnings=["w"], scored_at="t", questions_digest="q")

@@ -15,13 +15,14 @@ from spinf_stream.config import Settings
 from spinf_stream.metrics import Metrics
 from spinf_stream.records import Answer, Article, CombinationScore, OptionScore, QueryScore, Tokens, encode
 from spinf_stream.stream.batcher import Batcher
-from spinf_stream.stream.dedup import Dedup, Sealed
+from spinf_stream.stream.dedup import Dedup
 from spinf_stream.stream.flow import Item, Outgoing, Record, Work
 from spinf_stream.stream.kafka import PublishFailed, size
 from spinf_stream.stream.marks import SHARE, Marks
 from spinf_stream.stream.partitions import Partition
 from spinf_stream.stream.pipeline import Pipeline
 from spinf_stream.stream.publisher import UNIT_RECORDS, Done, Publisher
+from spinf_stream.stream.sealed import Sealed
 from spinf_stream.stream.settle import HELD, Settle, TopicFacts
 from spinf_stream.stream.wait import until
 
