@@ -20,6 +20,7 @@ from spinf_stream.metrics import Metrics
 from spinf_stream.stream import kafka
 from spinf_stream.stream.assignment import Assignment, TooManyPartitions
 from spinf_stream.stream.batcher import Batcher, Window
+from spinf_stream.stream.dead_ends import DeadEnds
 from spinf_stream.stream.dedup import Dedup
 from spinf_stream.stream.delivery import AtLeastOnce, Delivery, ExactlyOnce
 from spinf_stream.stream.intake import AHEAD, Intake
@@ -40,11 +41,11 @@ LOW_WATER = 0.75  # reading goes on below this share of what paused it
 
 
 class Stopped(Exception):
-    """The worker ends; `code` is the exit code (worker.py)."""
+    """The worker ends; `code` is the exit code (worker.py). With `drain` what is in flight is finished first."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, drain: bool = False) -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.drain = code, drain
 
 
 class Pipeline:
@@ -74,6 +75,7 @@ class Pipeline:
         self.marks = Marks(self.dedup, metrics, s.max_inflight_bytes)
         self.settle = Settle(s, scorer, kafka.size, facts)
         self.consumer = kafka.Consumer(s)
+        self.dead_ends = DeadEnds(s.corrupt_batches == "skip", self.consumer, metrics)
         kind = ExactlyOnce if s.delivery == "exactly_once" else AtLeastOnce
         self.delivery: Delivery = kind(s, self.consumer, metrics, self._max_bytes)
         self.intake = Intake(s, scorer, self.settle, self.batcher, self.dedup, metrics, self.cpu, self._wake.set)
@@ -102,9 +104,9 @@ class Pipeline:
         """Drain (or, after a failure, only stop publishing), commit, leave; the exit code."""
         self.stopping = self.assignment.leaving = True
         code = failure.code if failure else 0
-        if failure is None:
+        if failure is None or failure.drain:
             if not await self.assignment.drain("shutdown"):
-                code = 75
+                code = code or 75
         else:
             await self.abandon()
         await self.marks.flush()
@@ -156,11 +158,15 @@ class Pipeline:
         limit = self.s.max_inflight_records
         while True:
             self._backpressure()
-            room = {n: min(POLL_RECORDS, limit - p.exposed) for n, p in a.partitions.items() if p.admitting and not a.paused}
+            if (why := self.dead_ends.due()) and not self.failed.done():
+                self.failed.set_result(Stopped(4, why, drain=True))
+            reading = {} if a.paused else {n: p for n, p in a.partitions.items() if p.admitting and p not in self.dead_ends}
+            room = {n: min(POLL_RECORDS, limit - p.exposed) for n, p in reading.items()}
             try:
                 records = await self.consumer.poll({n: most for n, most in room.items() if most > 0}, POLL_SECONDS)
             except kafka.Damaged as e:
-                self._damaged(e)
+                if (p := a.partitions.get(e.partition)) and p.admitting:
+                    self.dead_ends.damaged(p, e)
                 continue
             except kafka.Away as e:
                 m.unreadable.inc()
@@ -173,6 +179,8 @@ class Pipeline:
                 p = a.partitions.get(r.partition)
                 if p is None or (self.ends and r.offset >= self.ends.get(r.partition, r.offset + 1)):
                     continue  # not open: its opening seeks to where it has to begin; or past the end of a replay
+                if p in self.dead_ends or self.dead_ends.gone_back(p, r.offset):
+                    continue
                 try:
                     p.see(r)
                 except ValueError as e:  # an offset that is out of range: the client went to the first that there is
@@ -184,16 +192,6 @@ class Pipeline:
                     self.intake.put(p, r)
             if records:
                 m.progress.labels("consume").set_to_current_time()
-
-    def _damaged(self, e: kafka.Damaged) -> None:
-        """Nobody but the operator may decide to lose records. Raises Stopped."""
-        if self.s.corrupt_batches == "skip" and e.end is not None:
-            self.metrics.corrupt.labels("skipped").inc()
-            log.error("%s; it is skipped (corrupt_batches = skip)", e)
-            self.consumer.seek(e.partition, e.end)
-            return
-        self.metrics.corrupt.labels("stopped").inc()
-        raise Stopped(4, f"{e}. Nothing after it is read: mend or move the partition's replica, or lose its records with corrupt_batches = skip")
 
     def _backpressure(self) -> None:
         a = self.assignment

@@ -7,7 +7,9 @@ surrogate escapes for the worker to refuse.
 
 A damaged batch (checksum, structure, compression): the client raises in the middle of collecting, which withholds the
 good records before it and drops those of other partitions that were collected already. Here it is the end of what was
-fetched, and reported; asking again fetches it again.
+fetched, and reported; asking again fetches it again. Nothing its header says is believed: where it ends is where the next
+batch that can be read begins. The broker believes the header, so it may give the damaged batch in front of that one for
+ever: when the next one begins where reading is, the damaged one is passed over.
 """
 
 from __future__ import annotations
@@ -79,19 +81,68 @@ class _Batch:
 class _Records(_MemoryRecordsPy):
     """The client's splitter of a fetch answer into batches."""
 
-    last: Any = None  # the batch that was split off last
+    _next_slice: memoryview | None
+    _pos: int
+    _remaining_bytes: int
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        # The broker never cuts the first batch of an answer: its length is damaged, or the broker's file is cut. The client
+        # would take it for one that is too large, and step over one offset after another.
+        self._cut = self._next_slice is None and len(data) > 0
+
+    def has_next(self) -> bool:
+        return self._cut or super().has_next()
 
     def next_batch(self, *_: Any) -> Any:
-        data, self.last = self._next_slice, None
+        data = self._next_slice
+        if data is None and self._cut:
+            self._cut = False
+            raise CorruptRecordException("its length is wrong")
         batch = super().next_batch()
-        self.last = batch if batch is None or data is None else _Batch(batch, data)
-        return self.last
+        return batch if batch is None or data is None else _Batch(batch, data)
+
+    def skip_to_sound(self, offset: int) -> int | None:
+        """Go to the next batch that can be read and reaches past `offset`, and say where it begins; None: there is none."""
+        while (data := self._next_slice) is not None and len(data) >= self.MIN_SLICE:
+            before = data, self._pos, self._remaining_bytes
+            try:
+                batch = self.next_batch()
+                begin = _begin(batch)
+                reaches = batch.next_offset > offset
+            except Exception:  # what a decompressor raises is not the client's
+                continue
+            if reaches:
+                self._next_slice, self._pos, self._remaining_bytes = before
+                return begin
+        return None
+
+    @property
+    def exhausted(self) -> bool:
+        """The lengths of the batches led exactly to the end of the bytes."""
+        return self._next_slice is None and not self._remaining_bytes
+
+
+def _begin(batch: Any) -> int:
+    """The offset at which a batch begins. Raises when it cannot be read."""
+    if not batch.validate_crc():
+        raise CorruptRecordException("CRC")
+    records = [] if batch.is_control_batch else list(batch)
+    return int(batch.base_offset if hasattr(batch, "base_offset") else records[0].offset)  # the oldest format has none
+
+
+def sound_after(data: bytes, offset: int) -> tuple[int | None, bool]:
+    """Where the first batch of a fetch answer begins that can be read and reaches past `offset`, or None; and whether
+    the lengths of the batches before it, or of all where there is none, led there."""
+    records = _Records(data)
+    found = records.skip_to_sound(offset)
+    return found, found is not None or records.exhausted
 
 
 class Damage(NamedTuple):
     partition: int
     offset: int  # where reading stops
-    end: int | None  # after the batch, by its own header; None where that makes no sense
+    end: int | None  # where the next batch begins that can be read; None when none was fetched
     why: str
 
 
@@ -104,22 +155,28 @@ class _Unpacked(PartitionRecords):
         self._given = False
 
     def __next__(self) -> Any:
-        try:
-            record = super().__next__()
-        except StopIteration:
-            raise
-        except Exception as e:  # what a decompressor raises is not the client's
-            if not self._given:  # else what was read is handed out first, and the next fetch begins with the damage
-                self._report(self._damage(e))
-            raise StopIteration from None
-        self._given = True
-        return record
+        while True:
+            try:
+                record = super().__next__()
+            except StopIteration:
+                raise
+            except Exception as e:  # what a decompressor raises is not the client's
+                if self._given:  # what was read is handed out first, and the next fetch begins with the damage
+                    raise StopIteration from None
+                end = self._records.skip_to_sound(self.next_fetch_offset)
+                if end is None or end > self.next_fetch_offset:
+                    self._report(Damage(self._tp.partition, self.next_fetch_offset, end, _why(e)))
+                    raise StopIteration from None
+                self._records_iterator = self._unpack_records()
+            else:
+                self._given = True
+                return record
 
-    def _damage(self, e: Exception) -> Damage:
-        offset, batch = self.next_fetch_offset, self._records.last
-        end = batch.next_offset if batch is not None and batch.base_offset <= offset < batch.next_offset else None
-        checksum = isinstance(e, CorruptRecordException) and "CRC" in str(e)
-        return Damage(self._tp.partition, offset, end, "its checksum does not match" if checksum else f"it does not unpack ({type(e).__name__})")
+
+def _why(e: Exception) -> str:
+    if not isinstance(e, CorruptRecordException):
+        return f"it does not unpack ({type(e).__name__})"
+    return "its checksum does not match" if "CRC" in str(e) else f"it does not unpack ({e})"
 
 
 def install(fetcher: Any, report: Callable[[Damage], None]) -> None:

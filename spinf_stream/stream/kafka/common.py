@@ -23,7 +23,7 @@ class Rebalanced(Exception):
 
 
 class Damaged(Exception):
-    """A record batch on the broker cannot be read, however often it is tried."""
+    """Records on the broker cannot be read, however often it is tried; `end` is where reading can go on, where known."""
 
     def __init__(self, topic: str, partition: int, offset: int, end: int | None, why: str) -> None:
         of = f"of offsets {offset} to {end - 1}" if end is not None else f"from offset {offset}"

@@ -19,7 +19,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError
 
 from spinf_stream.config import Settings
 from spinf_stream.stream.flow import Record
-from spinf_stream.stream.kafka import batches
+from spinf_stream.stream.kafka import batches, damage
 from spinf_stream.stream.kafka.common import CALL_SECONDS, CLIENT_ERRORS, Away, Damaged, Rebalanced, brief, connection
 
 log = logging.getLogger(__name__)
@@ -74,9 +74,9 @@ class Consumer:
         To be called all the time, with no partitions while paused: the call itself keeps the membership.
         """
         now = time.monotonic()
-        for n, unread in self._unread.items():
+        for n, unread in list(self._unread.items()):
             if n in wanted and unread.reads >= READS:
-                raise Damaged(self._s.input_topic, *unread.what)
+                await self._give_up(n, unread)
         tps = [self._tp(n) for n in wanted if n not in self._unread or now >= self._unread[n].again]
         if tps:
             self._turn = (self._turn + 1) % len(tps)
@@ -97,8 +97,31 @@ class Consumer:
             self._unread.pop(r.partition, None)
         return out
 
+    async def _give_up(self, partition: int, unread: _Unread) -> None:
+        """Raises Damaged, unless it can be read by now."""
+        offset = unread.what.offset
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                end = await damage.end_of(self._client, self._tp(partition), offset)
+        except CLIENT_ERRORS as e:
+            end, failed = None, brief(e)
+        else:
+            failed = ""
+        if self._unread.get(partition) is not unread:
+            return  # opened anew meanwhile
+        if failed:  # other partitions go on; this one is read once more before that
+            log.warning("%s-%d: where the damage at offset %d ends is asked again: %s", self._s.input_topic, partition, offset, failed)
+            self._unread[partition] = unread._replace(reads=READS - 1, again=time.monotonic() + REREAD_SECONDS * 2**READS)
+            return
+        if end == offset:
+            del self._unread[partition]
+            return
+        raise Damaged(self._s.input_topic, partition, offset, end, unread.what.why)
+
     def _damage(self, what: batches.Damage) -> None:
         """A damaged batch was met; its partition is left alone for a while, then read again."""
+        # The broker may give the damaged batch in front of the next one for ever: a fetch has to reach past it.
+        self._client._fetcher._max_partition_fetch_bytes = damage.WIDE
         known, now = self._unread.get(what.partition), time.monotonic()
         if known and known.what.offset != what.offset:
             known = None
