@@ -109,10 +109,10 @@ def gates(executor: Executor, trial: Trial) -> Iterator[Gate]:
     from spinf_stream.engine.grow import Grower
 
     if isinstance(executor, GpuExecutor) and executor.stream is not None:
-        from spinf_stream.engine.gpu.proven import every_gate
+        from spinf_stream.engine.gpu.proven import every_gate, slot_gates
 
         yield from every_gate(executor, trial)
-        yield from SlotTrial(executor).gates()
+        yield from slot_gates(executor)
     else:
         yield from trial.gates()
         if isinstance(executor, Grower):

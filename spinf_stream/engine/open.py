@@ -72,6 +72,8 @@ def open_asks(settings: Settings, *, progress: bool = False) -> tuple[Ground, li
     packs = open_packs(settings, ground.engine.executor.stack.name)
     sets: list[tuple[QuestionSet, Active | None]] = [(open_questions(ground), None)] if settings.questions else []
     sets += [(pack_questions(ground, pack), pack) for pack in packs]
+    if any(questions.slots for questions, _ in sets):
+        slots_proved(ground)
     run: RunPass = lambda batch: ground.engine.collect(ground.engine.submit(batch))  # noqa: E731
     return ground, [ask_of(ground, questions, pack, run) for questions, pack in sets]
 
@@ -132,15 +134,23 @@ def open_executor(settings: Settings, model: Model) -> Executor:
 
 
 def proved(executor: Executor, settings: Settings, say: Say) -> None:
-    """On a GPU `bit_exact` is what the bit gates found, and slots are extracted when those of decode steps found nothing:
-    run once a card and model, then remembered in the cache."""
+    """On a GPU `bit_exact` is what the bit gates found: run once a card and model, then remembered in the cache."""
     if executor.stack.embed.device.type == "cuda":
         from spinf_stream.engine.gpu.executor import GpuExecutor
-        from spinf_stream.engine.gpu.proven import prove, prove_slots
+        from spinf_stream.engine.gpu.proven import prove
 
         if isinstance(executor, GpuExecutor):
             prove(executor, settings.cache() / "gates", say)
-            prove_slots(executor, settings.cache() / "gates", say)
+
+
+def slots_proved(ground: Ground) -> None:
+    """Likewise whether decode steps may be used; only where something is to be extracted."""
+    if ground.engine.executor.stack.embed.device.type == "cuda":
+        from spinf_stream.engine.gpu.executor import GpuExecutor
+        from spinf_stream.engine.gpu.proven import prove_slots
+
+        if isinstance(ground.engine.executor, GpuExecutor):
+            prove_slots(ground.engine.executor, ground.settings.cache() / "gates", ground.say)
 
 
 def open_questions(ground: Ground) -> QuestionSet:
@@ -184,7 +194,10 @@ def ask_of(ground: Ground, questions: QuestionSet, pack: Active | None, run: Run
     engine = ground.engine
     if questions.slots and not isinstance(engine.executor, Grower):
         raise UsageError("extraction slots do not run on this executor: set device = cpu or dtype = float32")
-    if questions.slots and (faults := getattr(engine.executor, "slot_faults", None)):
+    faults: list[str] | None = getattr(engine.executor, "slot_faults", [])
+    if questions.slots and faults is None:
+        raise UsageError("nothing was extracted on this card before, and its decode steps are proved at a start: restart the worker for slots")
+    if questions.slots and faults:
         raise UsageError(f"extraction slots do not run on this card, gates of decode steps failed ({'; '.join(faults)}): set device = cpu or dtype = float32")
 
     def read(plan: Plan) -> tuple[F64, F64]:

@@ -230,6 +230,17 @@ def test_what_the_gates_found_is_remembered(small, tmp_path, monkeypatch):
     assert len(said) == 2, "another executor is another record"
 
 
+def test_gates_that_raise_refuse_slots_and_nothing_else(small, tmp_path, monkeypatch):
+    executor = GpuExecutor(*small)
+
+    def broken(step):
+        raise RuntimeError("no kernel image\nand more")
+
+    monkeypatch.setattr(executor.grower, "grow", broken)
+    proven.prove_slots(executor, tmp_path, print)
+    assert executor.slot_faults[-1] == "decode steps run (RuntimeError: no kernel image)"
+
+
 @pytest.mark.parametrize("fault", ["of its neighbours", "of its order", "of the path"])
 def test_gates_find_a_row_that_depends_on_more_than_its_path(small, fault, monkeypatch):
     executor = GpuExecutor(*small)

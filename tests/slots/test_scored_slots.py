@@ -12,6 +12,7 @@ from tiny import make_tiny
 from spinf_stream.cli import main
 from spinf_stream.config import PackEntry, Settings
 from spinf_stream.engine import open as opening
+from spinf_stream.engine.live import open_live
 from spinf_stream.engine.open import open_scorer
 from spinf_stream.engine.scorer import record
 from spinf_stream.errors import UsageError
@@ -153,3 +154,19 @@ def test_a_card_whose_decode_steps_fail_their_gates_has_no_slots(settings, monke
         open_scorer(settings)
     (tmp_path / "q.json").write_text(json.dumps({"queries": [QUERIES[2]]}))
     assert answer(open_scorer(settings), Article(text=TEXT))[0].slots == []
+
+
+def test_slots_that_a_reload_brings_to_an_unproved_card_are_refused(settings, monkeypatch, tmp_path):
+    plain, asked = opening.open_executor, (tmp_path / "q.json").read_text()
+
+    def unproved(*a):
+        executor = plain(*a)
+        executor.slot_faults = None  # as on a card where nothing was to be extracted at the start
+        return executor
+
+    monkeypatch.setattr(opening, "open_executor", unproved)
+    (tmp_path / "q.json").write_text(json.dumps({"queries": [QUERIES[2]]}))
+    live = open_live(settings)
+    (tmp_path / "q.json").write_text(asked)
+    result = live.reload(lambda batch: live.engine.collect(live.engine.submit(batch)))
+    assert not result.changed and "restart the worker for slots" in result.kept[0]

@@ -82,7 +82,8 @@ class GpuExecutor:
     ) -> None:
         self.stack = stack
         self.bit_exact = bit_exact
-        self.slot_faults: list[str] = []  # gates of decode steps that failed: then no slot is extracted
+        # gates of decode steps that failed: then no slot is extracted; None on a card where they have not been run
+        self.slot_faults: list[str] | None = None if stack.embed.device.type == "cuda" else []
         self.fast_accum = fast_accum
         self.default_budget = 32_768
         self.device = stack.embed.device

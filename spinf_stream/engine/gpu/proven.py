@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ import torch
 from spinf_stream.engine.gpu.executor import GpuExecutor
 from spinf_stream.engine.gpu.gates import Gate, Trial, head_gate, product_gates
 from spinf_stream.engine.gpu.slot_gates import SlotTrial
+from spinf_stream.engine.seam import EngineFatal
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +47,20 @@ def prove(executor: GpuExecutor, folder: Path, say: Callable[[str], object] = lo
 
 def prove_slots(executor: GpuExecutor, folder: Path, say: Callable[[str], object] = log.info) -> None:
     """Set executor.slot_faults: the gates of decode steps that failed. With any, no slot is extracted here."""
-    executor.slot_faults = _failed(folder / f"{_key(executor)}-slots.json", lambda: SlotTrial(executor).gates(), "gates of decode steps", say)
+    path = folder / f"{_key(executor)}-slots.json"
+    executor.slot_faults = _failed(path, lambda: slot_gates(executor), "gates of decode steps", say)
     if executor.slot_faults:
         log.warning("gates of decode steps failed, slots are refused: %s", "; ".join(executor.slot_faults))
+
+
+def slot_gates(executor: GpuExecutor) -> Iterator[Gate]:
+    """What they raise is a gate that failed: on a card that none of this was tried on there are no slots, and no other harm."""
+    try:
+        yield from SlotTrial(executor).gates()
+    except EngineFatal:
+        raise
+    except Exception as e:
+        yield Gate(f"decode steps run ({type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'})", math.inf)
 
 
 def _key(executor: GpuExecutor) -> str:
