@@ -5,7 +5,7 @@
 news: the five sections, fitted on bbc_train, tested on bbc_test. triage: the two levels of intent, on banking77,
 by packs/triage/banking77.json, a third of them held out. moderation: hate and profanity, one half
 of moderation.jsonl fitted and the other held out, the halves of bench/calibration.py. Every labelled row is asked what its
-labels speak of; the other categories' questions go to 100 of the fitted rows, which is enough to find their zero: they rank,
+labels speak of; the other categories' questions go to 50 of the fitted rows, which is enough to find their zero: they rank,
 never decide, and say so. --write stores packs/NAME/VERSION.json beside the draft; prompt-packs.json is edited by hand.
 Scores are kept as bench/calibration.py keeps them.
 """
@@ -34,7 +34,7 @@ from spinf_stream.packs.report import write_report
 
 PACKS = HERE.parent / "packs"
 VERSION = "0.2.0"
-UNLABELLED = 100  # rows on which the questions that no label speaks of are asked
+UNLABELLED = 50  # rows on which the questions that no label speaks of are asked
 WIDTH = 140
 
 
@@ -82,7 +82,7 @@ def main() -> int:
             write_report(r, args.out / name, with_plots=available())
         if args.write:
             (PACKS / name / f"{VERSION}.json").write_text(compact(r.pack.doc) + "\n", "utf-8")
-    write_result("-".join(["official", *args.packs]), report)
+    write_result("official-packs", report)
     return 0
 
 

@@ -16,16 +16,20 @@ from spinf_stream.config import Settings
 from spinf_stream.engine.models import describe
 from spinf_stream.engine.tokenizer import Encoder
 from spinf_stream.engine.weights import fetch
+from spinf_stream.packs.decide import judge
 from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.file import Pack, load
 from spinf_stream.packs.manifest import MANIFEST, Version, list_folder, open_version
 from spinf_stream.packs.read_plan import answer_places
+from spinf_stream.packs.show import show_lines
 from spinf_stream.questions.compile import Source, build
 from spinf_stream.questions.warnings import warnings
 
 FOLDER = ROOT / "packs"
 NAMES = ("news", "moderation", "triage", "product-listings", "reviews", "brand", "entertainment", "market-index")
-FILES = [f"{name}/0.1.0.json" for name in NAMES]
+ENTRIES: list[dict[str, Any]] = json.loads((FOLDER / MANIFEST).read_text("utf-8"))["packs"]
+FILES = [row["file"] for entry in ENTRIES for row in entry["versions"]]
+CALIBRATED = [f for f in FILES if json.loads((FOLDER / f).read_text("utf-8")).get("calibrated") is not False]
 
 
 @pytest.fixture(params=FILES)
@@ -40,7 +44,7 @@ def named(name: str) -> Pack:
 def test_the_manifest_lists_every_pack_file_as_it_is() -> None:
     listing = list_folder(FOLDER, "official")
     assert listing.problems == []
-    assert [v.id for v in listing.versions] == [f"spinf-stream/{n}" for n in NAMES]
+    assert list(dict.fromkeys(v.id for v in listing.versions)) == [f"spinf-stream/{n}" for n in NAMES]
     for version in listing.versions:
         assert open_version(version).notes == ()
     files = {p for p in FOLDER.rglob("*.json") if '"scoring"' in p.read_text("utf-8")}
@@ -48,9 +52,8 @@ def test_the_manifest_lists_every_pack_file_as_it_is() -> None:
 
 
 def test_manifest_and_file_tell_the_same_story() -> None:
-    entries: list[dict[str, Any]] = json.loads((FOLDER / MANIFEST).read_text("utf-8"))["packs"]
     readme = (FOLDER / "README.md").read_text("utf-8")
-    for entry in entries:
+    for entry in ENTRIES:
         pack = load(FOLDER / entry["versions"][0]["file"])
         assert entry["description"] == pack.doc["description"] and entry["name"] == pack.doc["name"]
         assert entry["tags"] and set(entry.get("parameters", [])) == set(pack.parameters)
@@ -58,7 +61,7 @@ def test_manifest_and_file_tell_the_same_story() -> None:
 
 
 def test_a_draft_says_so_and_a_calibrated_pack_names_its_model(pack: Pack) -> None:
-    version = next(v for v in list_folder(FOLDER, "official").versions if v.id == pack.id)
+    version = next(v for v in list_folder(FOLDER, "official").versions if (v.id, v.version) == (pack.id, pack.version))
     if pack.calibrated:
         assert pack.model == version.model == "demo"
         assert "draft" not in pack.doc["description"].casefold()
@@ -68,8 +71,67 @@ def test_a_draft_says_so_and_a_calibrated_pack_names_its_model(pack: Pack) -> No
 
 
 def _note(version: Version) -> str | None:
-    entries = json.loads((FOLDER / MANIFEST).read_text("utf-8"))["packs"]
-    return next(row.get("note") for e in entries if e["id"] == version.id for row in e["versions"])
+    return next(row.get("note") for e in ENTRIES if e["id"] == version.id for row in e["versions"] if row["version"] == version.version)
+
+
+LABELLED = {
+    "news": {"business", "sport", "politics", "tech", "entertainment"},
+    "moderation": {"hate", "profanity"},
+    "triage": {c for c in named("triage").categories if c.split(".")[0] in ("question", "action", "problem", "charge", "security")},
+}
+
+
+def test_the_packs_with_labels_are_calibrated_and_ask_as_their_drafts_do() -> None:
+    assert sorted(CALIBRATED) == [f"{name}/0.2.0.json" for name in sorted(LABELLED)]
+    for name in LABELLED:
+        old, new = named(name), load(FOLDER / name / "0.2.0.json")
+        kept = ("pack", "answers", "contexts", "scoring")
+        assert {k: old.doc[k] for k in kept} == {k: new.doc[k] for k in kept}
+        changing = ("mean", "sd", "mu")
+        assert [{k: v for k, v in r.items() if k not in changing} for r in new.doc["reads"]] == old.doc["reads"]
+
+
+@pytest.mark.parametrize("file", CALIBRATED)
+def test_a_calibrated_pack_judges_for_its_model_alone(file: str) -> None:
+    pack = load(FOLDER / file)
+    p = np.random.default_rng(0).dirichlet(np.ones(3), pack.options)[:, 0]
+    for prompt in pack.prompts:
+        at = slice(prompt.first, prompt.first + len(prompt.options))
+        p[at] /= p[at].sum()
+    mine = Evaluator(pack, models={"demo"}).evaluate(p, np.log(p))
+    assert mine["calibrated"] is True and "warning" not in mine
+    assert list(mine["categories"]) == list(pack.categories) and mine["decision"]["mode"] == "per_category"
+    other = Evaluator(pack, models={"google/gemma-4-12b"}).evaluate(p, np.log(p))
+    assert (other["calibrated"], other["categories"], other["decision"]) == (False, None, None)
+    assert "calibrated for the model demo" in other["warning"]
+
+
+@pytest.mark.parametrize("file", CALIBRATED)
+def test_categories_without_labels_say_that_they_are_not_calibrated(file: str) -> None:
+    """In the file, in the output, and never in the decision, however high they score."""
+    pack = load(FOLDER / file)
+    unlabelled = set(pack.categories) - LABELLED[file.partition("/")[0]]
+    assert unlabelled and {n for n, c in pack.categories.items() if not c.fitted} == unlabelled
+    scores = [0.999 if name in unlabelled else 0.0 for name in pack.categories]
+    judged = judge(pack, scores, scores, [0.0] * len(pack.reads))
+    assert {n for n, c in judged.categories.items() if c.get("fitted") is False} == unlabelled
+    assert {judged.categories[n]["flagged"] for n in unlabelled} == {None}
+    assert judged.decision == {"unsafe": False, "mode": "per_category", "categories": []}
+    said = [line for line in show_lines(pack) if "not calibrated for want of labels" in line]
+    assert len(said) == len(unlabelled)
+
+
+@pytest.mark.parametrize("file", CALIBRATED)
+def test_the_calibration_block_says_on_what_and_how_well(file: str) -> None:
+    pack = load(FOLDER / file)
+    noted = pack.doc["calibration"]
+    name = file.partition("/")[0]
+    assert noted["context"] == pack.default_context and noted["data"] and len(noted["scored_on"]) == 10
+    assert noted["fitted_on"] > 200 and noted["tested_on"] > 150
+    assert set(noted["held_out"]["categories"]) == LABELLED[name]
+    for figures in noted["held_out"]["categories"].values():
+        assert figures["yes"] > 0 and figures["no"] > 0 and 0 < figures["auc"] <= 1 and figures["log_loss"] > 0
+    assert ("choice" in noted["held_out"]) == (name == "news")
 
 
 @pytest.mark.parametrize(("name", "questions", "categories"), [("news", 74, 42), ("moderation", 106, 22), ("triage", 57, 33)])
@@ -162,7 +224,7 @@ def test_the_brand_is_a_required_parameter() -> None:
 
 
 def test_versions_of_a_pack_are_listed_newest_first() -> None:
-    for entry in json.loads((FOLDER / MANIFEST).read_text("utf-8"))["packs"]:
+    for entry in ENTRIES:
         versions = [tuple(map(int, row["version"].split("."))) for row in entry["versions"]]
         assert all(a > b for a, b in pairwise(versions))
 
