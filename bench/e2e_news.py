@@ -98,7 +98,7 @@ def stream(articles: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
         seconds = time.monotonic() - began
         records = [json.loads(r.value) for r in asyncio.run(read_all(kafka.address, "scores"))]
         second = subprocess.run([*worker, "--group", "second"], env=env, check=True, stderr=subprocess.PIPE, text=True)
-        again = [json.loads(r.value) for r in asyncio.run(read_all(kafka.address, "scores"))][len(records) :]
+        both = [json.loads(r.value) for r in asyncio.run(read_all(kafka.address, "scores"))]  # partition by partition
     finally:
         kafka.stop()
         redis.stop()
@@ -107,8 +107,12 @@ def stream(articles: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
         "worker_seconds": round(seconds, 1),
         "first_run_passes": passes(first.stderr),
         "second_run_passes": passes(second.stderr),
-        "second_run_duplicates": sum(r["outcome"] == "duplicate" for r in again),
+        "second_run_duplicates": duplicates(both) - duplicates(records),
     }
+
+
+def duplicates(records: list[dict[str, Any]]) -> int:
+    return sum(r["outcome"] == "duplicate" for r in records)
 
 
 def passes(log: str) -> int:

@@ -243,7 +243,8 @@ def _convert(name: str, value: Any, hint: Any, where: str) -> Any:
     try:
         return msgspec.convert(value, hint, strict=True)
     except msgspec.ValidationError as e:
-        why = "a secret of the wrong type" if "password" in name or "secret" in name else str(e)
+        words = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+        why = f"is none of {', '.join(words)}" if words else "a secret of the wrong type" if "password" in name or "secret" in name else str(e)
         forms = ": write ids, id@version, or [{id, version?, context?, parameters?}]" if PackEntry in typing.get_args(hint) else ""
         raise ConfigError(f"{where}: {name}: {why}{forms}") from None
 

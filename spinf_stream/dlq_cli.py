@@ -83,7 +83,7 @@ async def _replay(args: argparse.Namespace) -> int:
     from spinf_stream.stream.replay import replay_letters
 
     if not (args.reason or args.since or args.all):
-        raise UsageError("dlq replay: say which, with --reason, --from or --all")
+        raise UsageError("say which to replay, with --reason, --from or --all")
     done = await replay_letters(loaded(args).settings, *span(args), args.reason, args.dry_run)
     for why, count in done.left.items():
         print(f"{count} left: {why}", file=sys.stderr)

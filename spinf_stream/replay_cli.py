@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from spinf_stream.stream.worker import serve
 
     if not (args.since or args.until or args.all):
-        raise UsageError("replay: say which, with --from, --to or --all")
+        raise UsageError("say which records, with --from, --to or --all")
     settings = loaded(args).settings
     set_up(settings)
     try:

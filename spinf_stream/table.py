@@ -78,7 +78,10 @@ def _slot(slot: dict[str, Any]) -> Iterator[Row]:
 
 def _pack(pack: dict[str, Any]) -> Iterator[Row]:
     name = f"pack {pack.get('id')}@{pack.get('version')}"
-    for n, (category, found) in enumerate(pack.get("categories", {}).items()):
+    if pack.get("categories") is None:
+        yield Row(name, "does not judge: a draft" if not pack.get("calibrated") else "has no categories", "")
+        return
+    for n, (category, found) in enumerate(pack["categories"].items()):
         score = found.get("score")
         flag = {True: "flagged", False: "not flagged"}.get(found.get("flagged"), "")
         yield Row("" if n else name, f"{category} {flag}".strip(), "" if score is None else f"{score:6.3f}")

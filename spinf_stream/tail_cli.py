@@ -54,11 +54,12 @@ async def _tail(s: Settings, args: argparse.Namespace) -> int:
     """The number of records that are no scores, or do not have the question that is asked for."""
     from spinf_stream.stream.kafka.topics import read
 
-    unread = 0
+    unread = seen = 0
     told: set[tuple[str, ...]] = set()
     last = None if args.from_beginning else args.last
     async with contextlib.aclosing(read(s, s.output_topic, last=last, follow=args.follow)) as records:
         async for record in records:
+            seen += 1
             try:
                 text = shown(record, args)
                 names = () if args.query is None else lacking(record, args.query)
@@ -73,6 +74,8 @@ async def _tail(s: Settings, args: argparse.Namespace) -> int:
                 told.add(names)
                 continue
             print(text, flush=args.follow)
+    if not seen:
+        print(f"topic {s.output_topic} holds no record", file=sys.stderr)
     return unread
 
 

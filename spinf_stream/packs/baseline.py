@@ -109,11 +109,13 @@ def record_file(source: str, out: str, raw: Sequence[Pack]) -> int:
             raise UsageError(f"{pack.label} is a question set alone: it has no categories to follow")
     with lines(source) as records:
         made = record(records, raw)
-    for name, articles in made.few.items():
-        print(f"{name}: {articles} articles, at least {LEAST} are needed", file=sys.stderr)
+    if made.few:
+        names = ", ".join(list(made.few)[:3]) + (f" and {len(made.few) - 3} more" if len(made.few) > 3 else "")
+        print(f"too few articles for {len(made.few)} categories, at least {LEAST} are needed and {max(made.few.values())} are there: {names}", file=sys.stderr)
     why = "".join(f", {n} records left out ({reason})" for reason, n in sorted(made.left_out.items()))
     if not made.file.series:
-        print(f"nothing to record{why}; a draft has no scores: --raw PACK takes the model's own probabilities", file=sys.stderr)
+        hint = "" if made.few else "; a draft has no scores: --raw PACK takes the model's own probabilities" if not raw else f"; no record asks {' or '.join(p.label for p in raw)}"
+        print(f"nothing to record{why}{hint}", file=sys.stderr)
         return 1
     with sink(out) as to:
         to.write(msgspec.json.format(msgspec.json.encode(made.file), indent=1) + b"\n")

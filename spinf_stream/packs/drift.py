@@ -106,7 +106,7 @@ class Drift:
         for pack, context in packs:
             for name, spec in pack.categories.items():
                 key, q = Key(pack.id, context, name), spec.normal_quantiles
-                own = from_quantiles(q.levels, q.values) if q is not None and pack.calibrated else None
+                own = from_quantiles(q.levels, q.values) if q is not None and pack.calibrated and spec.fitted else None  # the others rest on few texts
                 given = (recorded or {}).get(key)
                 if (baseline := given.baseline if given else own) is not None:
                     fresh[key] = baseline

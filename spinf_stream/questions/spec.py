@@ -198,7 +198,9 @@ def _convert(value: Any, hint: Any, path: str, who: str | None, problems: list[P
     except msgspec.ValidationError as e:
         message = str(e)
         if "enum value" in message:  # msgspec quotes the value there
-            message = 'expected a list of objects or the word "all"'
+            words = [w for arm in (hint, *typing.get_args(hint)) if typing.get_origin(arm) is typing.Literal for w in typing.get_args(arm)]
+            others = "a list of objects or " if words == ["all"] else ""
+            message = f"expected {others}" + " or ".join(f'"{w}"' for w in words)
         problems.append(Problem(who, path, "invalid_field", message))
         return None
 

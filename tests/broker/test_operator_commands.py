@@ -164,7 +164,7 @@ def test_tail_says_which_questions_there_are(kafka: str, topics, capsys: pytest.
 
 def test_replay_asks_for_a_span(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", "--brokers", "127.0.0.1:1"]) == 2
-    assert "say which, with --from, --to or --all" in capsys.readouterr().err
+    assert "say which records, with --from, --to or --all" in capsys.readouterr().err
     for span in (["--all"], ["--from", "2026-01-01"], ["--to", "2026-01-01"]):
         assert main(["replay", *span, "--brokers", "127.0.0.1:1"]) == 3
 

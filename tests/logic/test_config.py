@@ -124,7 +124,7 @@ def test_config_explains(capsys) -> None:
         ("token_budget = 0", "token_budget: Expected `int` >= 1"),
         ("max_age_seconds = nan", "max_age_seconds: must be a finite number"),
         ("drain_seconds = inf", "drain_seconds: must be a finite number"),
-        ("delivery = 'twice'", "delivery: Invalid enum value 'twice'"),
+        ("delivery = 'twice'", "delivery: is none of at_least_once, exactly_once"),
         ("packs = 5", "packs: Expected `object`, got `int` - at `$[0]`: write ids, id@version, or [{id, version?, context?, parameters?}]"),
         ("packs = ['']", "packs: "),
         ("threads = 10000000", "threads: Expected `int` <= 1024"),

@@ -259,3 +259,12 @@ def test_whatever_stands_in_a_file_it_compiles_or_is_refused(file: dict[str, Any
         for p in problems(file, **source):
             assert p.path.startswith("$") and p.message
             str(p).encode()
+
+
+@pytest.mark.parametrize(("field", "value", "said"), [
+    ("mode", "copyonly", 'expected "search" or "copy_only"'), ("combinations", "every", 'expected a list of objects or "all"'),
+])  # fmt: skip
+def test_a_word_that_is_none_names_those_there_are(field: str, value: str, said: str) -> None:
+    doc = {"queries": [slot(mode=value) if field == "mode" else placed(combinations=value)]}
+    (problem,) = problems(doc)
+    assert problem.message == said

@@ -80,3 +80,26 @@ def test_a_dead_letters_headers_do_not_steer_the_terminal_either(monkeypatch: py
     assert dlq_cli.run(parser.parse_args(["list"])) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"{2**62} ms  A\\x1b") and out.count("\n") == 1 and all(c.isprintable() for c in out.strip())
+
+
+def test_a_draft_that_does_not_judge_is_shown_as_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    doc = msgspec.json.decode(scores("x"))
+    doc["packs"] = [
+        {"id": "my/draft", "version": "1", "context": "c", "calibrated": False, "categories": None, "decision": None},
+        {"id": "my/fit", "version": "2", "context": "c", "calibrated": True, "categories": {"oil": {"score": 0.25, "flagged": True}}, "decision": {}},
+    ]
+    assert tail(monkeypatch, msgspec.json.encode(doc)) == 0
+    out = capsys.readouterr().out
+    assert "my/draft@1" in out and "does not judge: a draft" in out and "my/fit@2" in out and "oil flagged" in out and "0.250" in out
+
+
+def test_an_empty_topic_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    async def read(*_: Any, **__: Any) -> AsyncGenerator[Record, None]:
+        for nothing in ():
+            yield nothing
+
+    monkeypatch.setattr(topics, "read", read)
+    parser = argparse.ArgumentParser()
+    tail_cli.arguments(parser)
+    assert tail_cli.run(parser.parse_args([])) == 0
+    assert "topic scores holds no record" in capsys.readouterr().err

@@ -78,5 +78,5 @@ def test_a_missing_file_and_an_empty_topic(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "scores.jsonl").write_bytes(line(0.5, 1) + b"\n")
     assert main(["packs", "baseline", str(tmp_path / "scores.jsonl"), "--out", str(tmp_path / "b.json")]) == 1
     said = capsys.readouterr().err
-    assert "my/pack wire finance: 1 articles, at least 200 are needed" in said and "nothing to record" in said
+    assert "too few articles for 1 categories, at least 200 are needed and 1 are there: my/pack wire finance" in said and "nothing to record\n" in said
     assert not (tmp_path / "b.json").exists()

@@ -19,6 +19,7 @@ from aiokafka.errors import (
     MessageSizeTooLargeError,
     ProducerClosed,
     RecordListTooLargeError,
+    UnknownError,
 )
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
@@ -57,7 +58,8 @@ class Producer:
         except BaseException as e:
             await self.stop()
             if isinstance(e, CLIENT_ERRORS):
-                raise Away(f"Kafka producer at {self._s.brokers}: {brief(e)}") from None
+                hint = "; a broker without idempotent producers wants producer_idempotence = false" if isinstance(e, UnknownError) else ""
+                raise Away(f"Kafka producer at {self._s.brokers}: {brief(e)}{hint}") from None
             raise
 
     async def ready(self, topics: Iterable[str]) -> None:
