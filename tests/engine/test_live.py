@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import pytest
 from tiny import make_tiny
 
 from spinf_stream.config import PackEntry, Settings
+from spinf_stream.engine.gpu.gates import paths_of
 from spinf_stream.engine.live import LiveScorer, open_live
 from spinf_stream.engine.open import open_scorer
+from spinf_stream.engine.packed import PackedEngine
 from spinf_stream.engine.scorer import Prepared
-from spinf_stream.engine.seam import EngineFault, PassInput, PassOutput
-from spinf_stream.records import Answer, Article
+from spinf_stream.engine.seam import EngineFault, PassInput, PassOutput, TreeOutput
+from spinf_stream.records import Answer, Article, CompactScores
 
 ASKED = {
     "a": [{"id": "s", "template": "\n\nSection:{?}", "options": [" sport", " politics", " the world"]}],
@@ -227,3 +230,44 @@ def test_each_entry_of_the_settings_keeps_its_own(settings: Settings, tmp_path: 
 def only_b(tmp_path: Path) -> Path:
     write(tmp_path / "only", "b")
     return tmp_path / "only"
+
+
+class Exact(PackedEngine):
+    """Numbers that follow from trunk and path alone, to the last bit, as on a card whose gates have passed."""
+
+    def collect(self, handle: Any) -> PassOutput:
+        batch, trees = handle.batch, []
+        for i in range(batch.trees):
+            plan, trunk = self.plans[int(batch.plan[i])], batch.ids[batch.start[i] : batch.start[i + 1]].tolist()
+            cand, end = [], []
+            for r, path in enumerate(paths_of(plan)):
+                for token in plan.cand_token[plan.cand_ptr[r] : plan.cand_ptr[r + 1]].tolist():
+                    cand.append(-0.01 - 12 * random.Random(repr((trunk, path, token))).random())
+                end.append(-0.01 - random.Random(repr((trunk, path))).random())
+            trees.append(TreeOutput(np.array(cand), np.array(end)))
+        return PassOutput(tuple(trees), 0.0, handle.rows, 0)
+
+
+@pytest.mark.parametrize("context", ["{X}", "It is said: {X}"])
+@pytest.mark.parametrize("form", ["full", "compact"])
+def test_nothing_but_the_engine_could_change_a_packs_bits(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: str, form: str) -> None:
+    """A, A + B, B + A on an engine that is exact: A's scores and decisions are the same bits."""
+    write(tmp_path / "packs", "b", context=context)
+    monkeypatch.setattr("spinf_stream.engine.open.PackedEngine", Exact)
+    said: dict[tuple[str, ...], list[bytes]] = {}
+    for names in (("a",), ("a", "b"), ("b", "a")):
+        s = msgspec.structs.replace(settings, packs=tuple(PackEntry(f"t/{n}") for n in names), scores_format=form, cache_dir=str(tmp_path / "-".join(names)))
+        scorer = open_scorer(s)
+        items = [scorer.prepare(Article(text=f"the {w} of the world of {w}")) for w in ("sport", "politics", "business", "tech")]
+        mine = []
+        for got in answer(scorer, items):
+            if isinstance(got.scores, CompactScores):
+                one = scorer.asks[names.index("a")].questions.plan
+                at = 0 if names[0] == "a" else got.scores.options - one.options
+                scores: Any = [np.frombuffer(c, "<f4")[at : at + one.options].tobytes() for c in (got.scores.logprob, got.scores.p, got.scores.floor_p)]
+            else:
+                scores = [q for q in got.scores if q.pack == "t/a"]
+            mine.append(msgspec.json.encode([scores, [p for p in got.packs if p["id"] == "t/a"]]))
+        assert len(set(mine)) == 4
+        said[names] = mine
+    assert said["a",] == said["a", "b"] == said["b", "a"]
