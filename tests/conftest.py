@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata as md
 import itertools
+import logging
 import os
 import tempfile
 import uuid
@@ -29,6 +30,16 @@ if md.version("triton") == "3.6.0" and tuple(map(int, md.version("numpy").split(
     collect_ignore = ["kernels/test_executor.py"]  # runs with the suite
 
 TopicMaker = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def _root_logger() -> Iterator[None]:
+    """A command that runs in this process sets up logs on the stderr of its test, which is closed after it."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 def _running(service: services.Service) -> Iterator[services.Service]:

@@ -182,6 +182,7 @@ def test_the_worker_counts_both() -> None:
         w.assignment.partitions[0] = p
         w.marks.bytes = 7
         assert w.inflight_bytes == p.bytes + 7 > s.weight
-        w.cpu.shutdown()
+        w.assignment.partitions.clear()
+        await w.close()
 
     asyncio.run(main())
