@@ -92,7 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     # flow
     max_wait_ms: Millis = 250  # a window closes this long after its oldest article, or when full
-    max_inflight_records: Positive = 1024  # past the oldest unfinished record of a partition
+    max_inflight_records: Positive = 1024  # past the oldest unfinished record of a partition; at least once: of all partitions together, published and not yet committed, which is what a sudden death repeats
     max_inflight_bytes: Positive = 256 * 2**20  # of records read, scored and not yet published: then reading pauses; done marks wait for Redis in a quarter of it, past that they are left out
     max_age_seconds: Seconds | None = None  # older records are `expired`
     drain_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 25.0  # to finish what is in flight when told to stop or to give partitions back

@@ -18,14 +18,20 @@ from spinf_stream.metrics import Metrics
 from spinf_stream.stream.flow import Outgoing
 from spinf_stream.stream.kafka import Away, Consumer, Producer, PublishFailed, Rebalanced
 from spinf_stream.stream.partitions import Partition
+from spinf_stream.stream.wait import event_or_time
 
 log = logging.getLogger(__name__)
 
 MaxBytes = Callable[[], int]  # of a record, over the topics written to
+ROOM_SECONDS = 0.5  # then it is looked again whether there is room
 
 
 class Aborted(Exception):
-    """A transaction failed or may have: the partition's epoch is over."""
+    """A transaction failed or may have: the partition's epoch is over. `kind` as PublishFailed has it."""
+
+    def __init__(self, why: str, kind: str = "other") -> None:
+        super().__init__(why)
+        self.kind = kind
 
 
 class Delivery(Protocol):
@@ -35,6 +41,10 @@ class Delivery(Protocol):
 
     async def open(self, number: int) -> None:
         """Before the committed offset of an assigned partition is read. Raises Away."""
+        ...
+
+    async def room(self, p: Partition, count: int) -> None:
+        """Wait until so many more may be published, or the partition is silent or closed."""
         ...
 
     async def publish(self, p: Partition, unit: Sequence[Outgoing], offset: int) -> None:
@@ -55,11 +65,23 @@ class Delivery(Protocol):
 
 
 class AtLeastOnce:
-    def __init__(self, settings: Settings, consumer: Consumer, metrics: Metrics, max_bytes: MaxBytes) -> None:
+    """What a sudden death repeats is at most max_inflight_records, over all partitions of the worker: nothing more is
+    published until some of it is committed. Commits go one after another, so that a late one never undoes a later."""
+
+    def __init__(
+        self, settings: Settings, consumer: Consumer, metrics: Metrics, max_bytes: MaxBytes,
+        partitions: Callable[[], Iterable[Partition]], commit_now: Callable[[], None],
+    ) -> None:  # fmt: skip
         self._s = settings
         self._consumer = consumer
         self._metrics = metrics
         self._max_bytes = max_bytes
+        self._partitions = partitions
+        self._commit_now = commit_now
+        self._sent: dict[Partition, int] = {}  # records of the unit under way
+        self._secured = asyncio.Event()
+        self._committing = asyncio.Lock()
+        self._request: asyncio.Task[None] | None = None
         self._producer: Producer | None = None
         self._replacing = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -72,9 +94,25 @@ class AtLeastOnce:
     async def open(self, number: int) -> None:
         return None
 
+    async def room(self, p: Partition, count: int) -> None:
+        while p.alive and not p.silent:
+            self._sent = {q: n for q, n in self._sent.items() if q.alive}
+            repeated = sum(q.offsets.uncommitted for q in self._partitions() if q.offsets) + sum(self._sent.values()) - self._sent.get(p, 0)
+            if not repeated or repeated + count <= self._s.max_inflight_records:
+                self._sent[p] = count
+                return
+            self._secured.clear()
+            self._commit_now()
+            await event_or_time(self._secured, ROOM_SECONDS)
+
     async def publish(self, p: Partition, unit: Sequence[Outgoing], offset: int) -> None:
-        if not unit:
-            return
+        try:
+            if unit:
+                await self._send(unit)
+        finally:
+            self._sent.pop(p, None)  # from here on it counts as published, or is not out
+
+    async def _send(self, unit: Sequence[Outgoing]) -> None:
         producer = await self._ready()
         await producer.ready({o.topic for o in unit})
         try:
@@ -87,6 +125,14 @@ class AtLeastOnce:
         return None
 
     async def commit(self, partitions: Iterable[Partition], draining: bool = False, timeout: float = 15.0) -> None:
+        """The last one, of a drain, takes the place of one under way."""
+        if draining and self._request is not None:
+            self._request.cancel()
+        async with self._committing:
+            await self._commit(partitions, draining, timeout)
+        self._secured.set()
+
+    async def _commit(self, partitions: Iterable[Partition], draining: bool, timeout: float) -> None:
         points: dict[Partition, tuple[int, int]] = {}
         for p in partitions:
             if p.alive and p.offsets is not None:
@@ -95,8 +141,17 @@ class AtLeastOnce:
                     points[p] = point, p.offsets.published
         if not points:
             return
+        request = self._request = asyncio.ensure_future(
+            self._consumer.commit({p.number: point for p, (point, _) in points.items()}, timeout)
+        )
         try:
-            await self._consumer.commit({p.number: point for p, (point, _) in points.items()}, timeout)
+            await asyncio.wait([request])
+            if request.cancelled():
+                return
+            request.result()
+        except asyncio.CancelledError:
+            request.cancel()
+            raise
         except Rebalanced:
             self._metrics.commits.labels("rebalanced").inc()
         except Away as e:
@@ -134,6 +189,8 @@ class AtLeastOnce:
 
 
 class ExactlyOnce:
+    """Nothing is ever repeated, so there is always room."""
+
     def __init__(self, settings: Settings, consumer: Consumer, metrics: Metrics, max_bytes: MaxBytes) -> None:
         self._s = settings
         self._consumer = consumer
@@ -155,6 +212,9 @@ class ExactlyOnce:
         self._metrics.producer_resets.labels("assigned").inc()
         self._producers[number] = producer
 
+    async def room(self, p: Partition, count: int) -> None:
+        return None
+
     async def publish(self, p: Partition, unit: Sequence[Outgoing], offset: int) -> None:
         producer = self._producers.get(p.number)
         if producer is None or not p.alive:
@@ -164,7 +224,7 @@ class ExactlyOnce:
             await producer.transact(unit, p.number, offset)
         except PublishFailed as e:
             self._metrics.transactions.labels("failed").inc()
-            raise Aborted(str(e)) from e
+            raise Aborted(str(e), e.kind) from e
         self._metrics.transactions.labels("committed").inc()
         if p.offsets is not None:
             committed(p, offset, p.offsets.published + len(unit), self._metrics)

@@ -97,6 +97,7 @@ class Work:
     items: list[Item] = field(default_factory=list)  # those not yet published, in order of arrival
     verdict: Answer | Refused | None = None
     first: bool = True  # nobody has been answered yet
+    said: bool = False  # an output was made for one of them
     through: object | None = None  # its pass, where that is traced
 
     @property

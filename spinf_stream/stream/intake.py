@@ -190,14 +190,17 @@ class Intake:
             self._done(item.partition, s)
 
     def _settle_all(self, todo: Sequence[tuple[Item, Answer | Refused, Outcome, int, bool]]) -> list[Settled]:
+        """With `skip` an equal text is left out only where another's output was made: the first may have died of its size."""
         out = []
         for item, verdict, outcome, attempts, again in todo:
             if isinstance(verdict, Refused):
                 out.append(self._settle.dead(item.record, verdict.reason, verdict.message, attempts=attempts, item=item))
-            elif again or (outcome == "duplicate" and self._s.on_duplicate == "skip"):
+            elif again or (outcome == "duplicate" and self._s.on_duplicate == "skip" and (item.work is None or item.work.said)):
                 out.append(self._settle.counted(item))
             else:
-                out.append(self._settle.answered(item, verdict, outcome))
+                out.append(settled := self._settle.answered(item, verdict, outcome))
+                if item.work is not None and settled.outcome != "dead":
+                    item.work.said = True
         return out
 
     def _done(self, p: Partition, settled: Settled) -> None:

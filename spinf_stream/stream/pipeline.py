@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -25,6 +25,7 @@ from spinf_stream.stream.dedup import Dedup
 from spinf_stream.stream.delivery import AtLeastOnce, Delivery, ExactlyOnce
 from spinf_stream.stream.intake import AHEAD, Intake
 from spinf_stream.stream.marks import Marks
+from spinf_stream.stream.partitions import Partition
 from spinf_stream.stream.passes import Passes, Runner
 from spinf_stream.stream.publisher import Done, LimitReached, Publisher
 from spinf_stream.stream.settle import Settle, TopicFacts
@@ -76,8 +77,10 @@ class Pipeline:
         self.settle = Settle(s, scorer, kafka.size, facts)
         self.consumer = kafka.Consumer(s)
         self.dead_ends = DeadEnds(s.corrupt_batches == "skip", self.consumer, metrics)
-        kind = ExactlyOnce if s.delivery == "exactly_once" else AtLeastOnce
-        self.delivery: Delivery = kind(s, self.consumer, metrics, self._max_bytes)
+        self.delivery: Delivery = (
+            ExactlyOnce(s, self.consumer, metrics, self._max_bytes) if s.delivery == "exactly_once"
+            else AtLeastOnce(s, self.consumer, metrics, self._max_bytes, self._open, self._commit_now.set)
+        )  # fmt: skip
         self.intake = Intake(s, scorer, self.settle, self.batcher, self.dedup, metrics, self.cpu, self._wake.set)
         self.passes = Passes(scorer, runner, self.batcher, self.dedup, metrics, self.cpu, self.intake.deliver, tracing)
         self.publisher = Publisher(s, self.delivery, self.settle, self.batcher, metrics, self._refresh, self._published, tracing)
@@ -255,6 +258,9 @@ class Pipeline:
         if 4 * sum(p.offsets.uncommitted for p in open_ if p.offsets) >= self.s.max_inflight_records:
             self._commit_now.set()
         self.marks.offer(done)
+
+    def _open(self) -> Iterable[Partition]:
+        return self.assignment.partitions.values()
 
     async def _refresh(self) -> None:
         await refresh(self.s, self.facts)

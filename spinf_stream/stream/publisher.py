@@ -15,7 +15,7 @@ from spinf_stream.records import Answer
 from spinf_stream.stream.batcher import Batcher
 from spinf_stream.stream.dead_letters import PREFIX, Limits
 from spinf_stream.stream.delivery import Aborted, Delivery
-from spinf_stream.stream.flow import Record, Settled
+from spinf_stream.stream.flow import Outgoing, Record, Settled
 from spinf_stream.stream.kafka import Away, PublishFailed, size
 from spinf_stream.stream.partitions import Partition
 from spinf_stream.stream.settle import Settle
@@ -50,6 +50,7 @@ class Publisher:
         refresh: Callable[[], Awaitable[None]], published: Callable[[list[Done]], None], tracing: Tracing | None = None,
     ) -> None:  # fmt: skip
         self._tick = settings.commit_interval_ms / 1000
+        self._most = min(UNIT_RECORDS, settings.max_inflight_records)
         self._delivery = delivery
         self._settle = settle
         self._batcher = batcher
@@ -60,6 +61,7 @@ class Publisher:
         self._limits = Limits(settings.dlq_max_run, settings.dlq_max_ratio)
         self._under_way: dict[int, list[bool]] = {}  # by number: which of the records being sent are dead
         self._blocked: set[int] = set()  # by number: an aborted transaction ends an epoch and unblocks nothing
+        self._untimed: dict[int, int] = {}  # by number: up to this offset the topic refuses the records' own timestamps
 
     async def run(self, p: Partition) -> None:
         assert p.offsets is not None
@@ -67,7 +69,7 @@ class Publisher:
         ticked = 0.0  # at once: a start position that is not yet committed hides the group from its watchers
         while p.alive and not p.silent:
             p.changed.clear()
-            unit = p.offsets.take(UNIT_RECORDS)
+            unit = p.offsets.take(self._most)
             if unit:
                 p.publishing = True
                 try:
@@ -84,21 +86,23 @@ class Publisher:
 
     async def _publish(self, p: Partition, unit: list[Settled]) -> None:
         """Only what is acknowledged counts towards the limits: a transaction that fails brings the same dead letters again."""
-        while unit and p.alive:
+        while unit:
             dead = [s.outcome == "dead" for s in unit]
             fits = self._limits.fits(chain.from_iterable(self._under_way.values()), dead)
             self._under_way[p.number] = dead[:fits]
             try:
-                await self._publish_all(p, unit[:fits])
+                if not await self._publish_all(p, unit[:fits]):
+                    return
             finally:
                 self._under_way.pop(p.number, None)
             unit = unit[fits:]
 
-    async def _publish_all(self, p: Partition, unit: list[Settled]) -> None:
+    async def _publish_all(self, p: Partition, unit: list[Settled]) -> bool:
+        """False: it is not out and will not be in this epoch, and so nothing after it may be."""
         began = time.monotonic()
         sent = await self._patiently(p, unit)
         if sent is None:
-            return
+            return False
         p.published(unit)
         unit = sent
         if self._tracing is not None:
@@ -116,6 +120,7 @@ class Publisher:
         self._published(done)
         if self._limits.tripped:
             raise LimitReached(self._limits.tripped)
+        return True
 
     async def _patiently(self, p: Partition, unit: list[Settled], tick: bool = False) -> list[Settled] | None:
         """The unit as it went out, which its failures may have changed; None when the epoch ended before it was out."""
@@ -127,13 +132,18 @@ class Publisher:
                 if tick:
                     await self._delivery.tick(p)
                 else:
-                    out = [s.out for s in unit if s.out is not None]
-                    await self._delivery.publish(p, out, p.offsets.after(len(unit)))
+                    await self._delivery.room(p, len(unit))
+                    if p.silent or not p.alive:
+                        return None
+                    await self._delivery.publish(p, self._outgoing(p, unit), p.offsets.after(len(unit)))
                     if self.unblock(p.number):
                         log.info("%s publishes again", p.place)
                 return unit if p.alive else None
-            except Aborted:
+            except Aborted as e:
                 self._block(p)
+                if e.kind != "other":
+                    self._metrics.publish_failures.labels(e.kind).inc()
+                await self._learn(p, unit, e.kind)  # for the next epoch, which meets the same records
                 raise
             except Away as e:
                 self._metrics.publish_failures.labels("away").inc()
@@ -141,11 +151,9 @@ class Publisher:
             except PublishFailed as e:
                 self._metrics.publish_failures.labels(e.kind).inc()
                 log.error("%s publishing failed (%s), tried again: %s", p.place, e.kind, e)
+                await self._learn(p, unit, e.kind)
                 if e.kind == "too_large":
-                    await self._refresh()
                     unit = [self._refit(s) for s in unit]
-                elif e.kind == "timestamp":
-                    unit = [s._replace(out=s.out and s.out._replace(timestamp=None)) for s in unit]
             finally:
                 late.cancel()
             if p.silent:
@@ -154,6 +162,17 @@ class Publisher:
             await asyncio.sleep(wait)
             wait = min(2 * wait, BACKOFF[1])
         return None
+
+    async def _learn(self, p: Partition, unit: list[Settled], kind: str) -> None:
+        """What a refusal says about the topics."""
+        if kind == "too_large":
+            await self._refresh()
+        elif kind == "timestamp":
+            self._untimed[p.number] = unit[-1].record.offset
+
+    def _outgoing(self, p: Partition, unit: list[Settled]) -> list[Outgoing]:
+        untimed = self._untimed.get(p.number, -1)
+        return [s.out._replace(timestamp=None) if s.record.offset <= untimed else s.out for s in unit if s.out is not None]
 
     def _late(self, p: Partition, records: int) -> None:
         """Only said and counted. Nothing is given up: the same producer's repetition is known to the broker by its

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import logging
+import time
 from typing import Any
 
 import kafka_io
@@ -102,9 +103,10 @@ def test_scores_too_large_for_their_topic_are_dead_and_the_limit_is_the_topics_o
     asyncio.run(main())
 
 
-def test_a_topic_whose_limit_shrinks_while_running(kafka: str, topics: Any) -> None:
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_a_topic_whose_limit_shrinks_while_running(kafka: str, topics: Any, delivery: str) -> None:
     async def main() -> None:
-        t = Topics(kafka, topics)
+        t = Topics(kafka, topics, delivery=delivery)
         async with Stage(t.settings(), scorer=FakeScorer(pad=5000)) as w:
             await t.fill(articles(["a"]))
             await t.out(1)
@@ -112,8 +114,48 @@ def test_a_topic_whose_limit_shrinks_while_running(kafka: str, topics: Any) -> N
             await t.fill(articles(["b"]))
             (dead,) = await t.dead(1)
             assert dict(dead.headers)["spinf.error.reason"] == b"publish_too_large"
-            assert w.value("publish_failures_total", kind="too_large") >= 1
+            assert w.value("publish_failures_total", kind="too_large") == 1
             await w.until(lambda: w.value("committed_offset") == 2)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_a_timestamp_that_the_scores_topic_refuses(kafka: str, topics: Any, delivery: str) -> None:
+    """Where the input topic took it: the scores go out with the time of their writing, after one refusal."""
+
+    async def main() -> None:
+        t = Topics(kafka, topics, delivery=delivery)
+        t.source = topics(1, name="tolerant", message_timestamp_after_max_ms=str(2**62))
+        early, late, after = articles(["early", "late", "after"])
+        ahead = int((time.time() + 2 * 3600) * 1000)
+        async with Stage(t.settings()) as w:
+            await t.fill([early, late._replace(timestamp_ms=ahead)])
+            await w.until(lambda: w.value("committed_offset") == 2)
+            await t.fill([after._replace(timestamp_ms=(now := int(time.time() * 1000)))])
+            await w.until(lambda: w.value("committed_offset") == 3)
+            assert w.value("publish_failures_total", kind="timestamp") == 1
+        out = await t.out()
+        assert ids(out) == ["early", "late", "after"]
+        assert out[1].timestamp < ahead and out[2].timestamp == now and scores(out[1]).origin.timestamp == ahead
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("idempotence", [True, False])
+def test_a_refused_batch_takes_those_behind_it_back(kafka: str, topics: Any, idempotence: bool) -> None:
+    """60 large records of one key, a batch for a few of them, the first refused: nothing overtakes it."""
+
+    async def main() -> None:
+        t = Topics(kafka, topics, producer_idempotence=idempotence)
+        t.source = topics(1, name="tolerant", message_timestamp_after_max_ms=str(2**62))
+        names = [f"o{i:02d}" for i in range(60)]
+        first, *others = (r._replace(key=b"same") for r in articles(names))
+        async with Stage(t.settings(max_wait_ms=1000), scorer=FakeScorer(10**6, pad=20_000)) as w:
+            await t.fill([first._replace(timestamp_ms=int((time.time() + 7200) * 1000)), *others])
+            await w.until(lambda: w.value("committed_offset") == 60)
+            assert w.value("publish_failures_total", kind="timestamp") == 1
+        assert ids(await t.out()) == names
 
     asyncio.run(main())
 

@@ -149,6 +149,23 @@ def test_equal_texts_in_flight_share_one_pass(kafka: str, topics: Any) -> None:
     asyncio.run(main())
 
 
+def test_an_equal_text_is_left_out_only_where_another_of_its_kind_went_out(kafka: str, topics: Any) -> None:
+    """on_duplicate = skip, and the first's own meta does not fit into the scores topic."""
+
+    async def main() -> None:
+        t = Topics(kafka, topics)
+        t.scores = topics(1, name="small", max_message_bytes="3000")
+        texts = [{"id": "first", "text": "the same", "meta": {"m": "x" * 4000}}, {"id": "second", "text": "the same"}, {"id": "third", "text": "the same"}]
+        async with Stage(t.settings(on_duplicate="skip", max_wait_ms=500)) as w:
+            await t.fill([Rec(json.dumps(text).encode(), b"k") for text in texts])
+            await w.until(lambda: w.value("committed_offset") == 3)
+            assert len(w.runner.passes) == 1
+            assert [w.value("records_total", outcome=o) for o in ("scored", "dead", "duplicate")] == [0, 1, 2]
+        assert ids(await t.out()) == ["second"] and [json.loads(d.value)["id"] for d in await t.dead()] == ["first"]
+
+    asyncio.run(main())
+
+
 def test_old_records_expire_and_still_have_an_outcome(kafka: str, topics: Any) -> None:
     async def main() -> None:
         t = Topics(kafka, topics)

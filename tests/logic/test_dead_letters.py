@@ -17,7 +17,7 @@ from spinf_stream.stream.batcher import Batcher
 from spinf_stream.stream.dead_letters import Limits, dead_letter, usable
 from spinf_stream.stream.delivery import Aborted
 from spinf_stream.stream.flow import Headers, Outgoing, Record
-from spinf_stream.stream.kafka import size
+from spinf_stream.stream.kafka import Away, PublishFailed, size
 from spinf_stream.stream.partitions import Partition
 from spinf_stream.stream.publisher import LimitReached, Publisher
 from spinf_stream.stream.settle import Settle, TopicFacts
@@ -131,6 +131,9 @@ class Aborting:
     async def tick(self, p: Partition) -> None:
         pass
 
+    async def room(self, p: Partition, count: int) -> None:
+        pass
+
 
 def poisoned(number: int, count: int) -> Partition:
     settings = Settings()
@@ -198,5 +201,26 @@ def test_what_was_held_back_goes_out_after_all_when_the_others_failed() -> None:
         assert sum(delivery.sent) == 60 and q.waiting == 0 and not running.done()
         q.close()
         await running
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [PublishFailed("other", "a blip"), Away("a blip")])
+def test_what_follows_a_part_that_did_not_go_out_does_not_go_out_either(error: Exception) -> None:
+    """A unit is cut where the limit would trip, and its first part fails while the worker ends in trouble."""
+
+    class Failing(Aborting):
+        async def publish(self, p: Partition, out: list[Outgoing], after: int) -> None:
+            if not p.silent:
+                p.admitting, p.silent = False, True  # as Assignment.silence does
+                raise error
+            await super().publish(p, out, after)
+
+    async def main() -> None:
+        delivery = Failing(0)
+        p = poisoned(0, 70)
+        await publisher(delivery, dlq_max_run=40).run(p)
+        assert p.offsets is not None
+        assert delivery.sent == [] and p.offsets.point() == 0 and p.waiting == 70
 
     asyncio.run(main())

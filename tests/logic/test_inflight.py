@@ -89,6 +89,9 @@ class Once:
     async def tick(self, p: Partition) -> None:
         pass
 
+    async def room(self, p: Partition, count: int) -> None:
+        pass
+
 
 def test_what_becomes_a_dead_letter_on_its_way_out_leaves_no_bytes_behind() -> None:
     async def main() -> None:
@@ -102,7 +105,7 @@ def test_what_becomes_a_dead_letter_on_its_way_out_leaves_no_bytes_behind() -> N
         publisher = Publisher(PLACE, delivery, settle, Batcher(100, 1.0), metrics, refresh, lambda done: None)  # type: ignore[arg-type]
         p.settle(s)
         running = asyncio.ensure_future(publisher.run(p))
-        while p.waiting:
+        while p.waiting and not running.done():
             await asyncio.sleep(0.01)
         p.silent = True
         p.changed.set()

@@ -72,20 +72,31 @@ class Producer:
                 raise Away(f"topic {topic}: {brief(e)}") from None
 
     async def send(self, unit: Sequence[Outgoing]) -> None:
-        """All of them, in order, acknowledged. Raises PublishFailed."""
+        """All of them, in order, acknowledged. Raises PublishFailed; then, or when cancelled, what is still queued of them
+        is never written: it would stand before what is sent again."""
         sent: list[asyncio.Future[Any]] = []
+        refused: list[BaseException] = []  # what was withdrawn for it fails after it
+
+        def heard(done: asyncio.Future[Any]) -> None:  # before the client takes the next batch of that partition
+            if done.cancelled():
+                self._withdraw(sent)
+            elif (e := done.exception()) is not None:
+                refused.append(e)
+                self._withdraw(sent)
+
         try:
             for o in unit:
-                sent.append(await self._client.send(
+                done = await self._client.send(
                     o.topic, o.value, o.key, o.partition, timestamp_ms=o.timestamp, headers=list(o.headers)
-                ))  # fmt: skip
+                )
+                sent.append(done)
+                done.add_done_callback(heard)
             for done in sent:
                 await asyncio.shield(done)
         except (KafkaError, OSError, AssertionError) as e:
-            raise _failed(e) from None
+            raise _failed(refused[0] if refused else e) from None
         finally:
-            for done in sent:
-                done.add_done_callback(_heard)
+            self._withdraw(sent)
 
     async def transact(self, unit: Sequence[Outgoing], partition: int, offset: int) -> None:
         """The unit and the input offset in one transaction. Raises PublishFailed: it may even have been committed."""
@@ -98,6 +109,21 @@ class Producer:
                 await self._client.commit_transaction()
         except (KafkaError, OSError, AssertionError, TimeoutError) as e:
             raise _failed(e) from None
+
+    def _withdraw(self, sent: Sequence[asyncio.Future[Any]]) -> None:
+        """Fail the batches with these records that were never begun to be sent, and whoever's else is in them."""
+        ours = {f for f in sent if not f.done()}
+        if not ours:
+            return
+        waiting = self._client._message_accumulator._batches
+        for tp, batches in list(waiting.items()):
+            gone = [b for b in batches if b.retry_count == 0 and any(f in ours for f, _ in b._msg_futures)]
+            for batch in gone:
+                batches.remove(batch)
+                batch.failure(ProducerClosed())
+                batch._drain_waiter.exception()  # nobody need wait for it
+            if not batches:
+                del waiting[tp]
 
     async def stop(self, timeout: float = 3.0) -> None:
         """Whoever still waits for an acknowledgement gets it or an error. An open transaction is aborted, by us or by
@@ -120,9 +146,3 @@ def _failed(e: BaseException) -> PublishFailed:
     if isinstance(e, MessageSizeTooLargeError | RecordListTooLargeError):
         return PublishFailed("too_large", brief(e))
     return PublishFailed("timestamp" if isinstance(e, InvalidTimestampError) else "other", brief(e))
-
-
-def _heard(done: asyncio.Future[Any]) -> None:
-    """An outcome that nobody waits for any more is no news."""
-    if not done.cancelled():
-        done.exception()
