@@ -119,6 +119,7 @@ def _show(args: argparse.Namespace) -> int:
 def _validate(args: argparse.Namespace) -> int:
     from spinf_stream.packs.file import load
     from spinf_stream.packs.manifest import list_folder, open_version
+    from spinf_stream.packs.sources import reserved
 
     bad = 0
     for name in args.files:
@@ -141,9 +142,11 @@ def _validate(args: argparse.Namespace) -> int:
                 for p in e.problems:
                     print(f"{where}: {p}")
                 continue
-            for p in pack.notes:
+            taken = reserved(pack, Path(where))
+            notes = [*pack.notes, *([taken] if taken else [])]
+            for p in notes:
                 print(f"{where}: {p.level}: {p}")
-            failed = any(p.level == "edited" or args.strict for p in pack.notes)
+            failed = any(p.level == "edited" or args.strict for p in notes)
             bad += failed
             if not failed:
                 state = f"fitted on {pack.model}" if pack.calibrated else "draft"

@@ -16,7 +16,7 @@ from itertools import groupby
 
 from spinf_stream.config import Settings
 from spinf_stream.engine.asks import Ask
-from spinf_stream.engine.open import Ground, ask_of, open_asks, open_questions, pack_questions, scorer_of
+from spinf_stream.engine.open import Ground, ask_of, open_asks, open_questions, pack_questions, scorer_of, warn_of
 from spinf_stream.engine.packed import PackedEngine
 from spinf_stream.engine.scorer import Prepared, Reloaded, RunPass
 from spinf_stream.engine.seam import PassInput, PassOutput
@@ -91,7 +91,9 @@ class LiveScorer:
             file = next(a for a in old if a.pack is None)
             add(file, lambda: self._file(file, run))
         before = [a.pack for a in old if a.pack]
-        found = active.reload(before, s.packs, open_catalog(s.pack_sources, s.cache()), {self.model})
+        catalog = open_catalog(s.pack_sources, s.cache())
+        found = active.reload(before, s.packs, catalog, {self.model})
+        warn_of(catalog, s)
         kept += found.kept
         for pack in found.active:
             same = next((a for a in old if a.pack and a.pack.entry == pack.entry), None)

@@ -32,7 +32,7 @@ from spinf_stream.engine.weights import ModelAway, ModelError, Unsupported, fetc
 from spinf_stream.errors import UsageError
 from spinf_stream.packs.active import Active, activate_all
 from spinf_stream.packs.problems import PackError
-from spinf_stream.packs.sources import open_catalog
+from spinf_stream.packs.sources import Catalog, open_catalog
 from spinf_stream.questions.cache import cached, load_file
 from spinf_stream.questions.compile import build_body
 from spinf_stream.questions.plan import F64, Plan
@@ -60,16 +60,16 @@ class Ground(NamedTuple):
     say: Say
 
 
-def open_scorer(settings: Settings, *, progress: bool = False) -> ArticleScorer:
-    """For a fixed set of questions; live.py is for those that may be exchanged."""
-    return scorer_of(*open_asks(settings, progress=progress))
+def open_scorer(settings: Settings, *, progress: bool = False, catalog: Catalog | None = None) -> ArticleScorer:
+    """For a fixed set of questions; live.py is for those that may be exchanged. `catalog`: packs from elsewhere than the settings' sources."""
+    return scorer_of(*open_asks(settings, progress=progress, catalog=catalog))
 
 
-def open_asks(settings: Settings, *, progress: bool = False) -> tuple[Ground, list[Ask]]:
+def open_asks(settings: Settings, *, progress: bool = False, catalog: Catalog | None = None) -> tuple[Ground, list[Ask]]:
     if not settings.questions and not settings.packs:
         raise UsageError("nothing to ask: set questions (a question file) or packs")
     ground = open_ground(settings, speaker(progress))
-    packs = open_packs(settings, ground.engine.executor.stack.name)
+    packs = open_packs(settings, ground.engine.executor.stack.name, catalog)
     sets: list[tuple[QuestionSet, Active | None]] = [(open_questions(ground), None)] if settings.questions else []
     sets += [(pack_questions(ground, pack), pack) for pack in packs]
     if any(questions.slots for questions, _ in sets):
@@ -163,17 +163,25 @@ def open_questions(ground: Ground) -> QuestionSet:
         raise UsageError(f"{path}: {e.strerror or e}") from None
 
 
-def open_packs(settings: Settings, model: str) -> list[Active]:
+def open_packs(settings: Settings, model: str, catalog: Catalog | None = None) -> list[Active]:
     if not settings.packs:
         return []
+    catalog = catalog or open_catalog(settings.pack_sources, settings.cache())
     try:
-        packs = activate_all(settings.packs, open_catalog(settings.pack_sources, settings.cache()), {model})
+        packs = activate_all(settings.packs, catalog, {model})
     except PackError as e:
         raise UsageError(str(e)) from None
+    warn_of(catalog, settings)
     for pack in packs:
         if pack.evaluator.warning:
             log.warning("pack %s: %s", pack.pack.label, pack.evaluator.warning)
     return packs
+
+
+def warn_of(catalog: Catalog, settings: Settings) -> None:
+    """A pack that is found may be another one than was meant: say what the catalog left out beside it."""
+    for line in catalog.concerning(entry.id for entry in settings.packs):
+        log.warning("packs: %s", line)
 
 
 def pack_questions(ground: Ground, pack: Active) -> QuestionSet:

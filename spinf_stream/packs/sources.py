@@ -23,6 +23,8 @@ from spinf_stream.packs.problems import PackError, Problem
 
 OFFICIAL = "official"
 OFFICIAL_NAMESPACE = "spinf-stream/"  # nobody else's source may offer packs under our name
+RESERVED = f"names under {OFFICIAL_NAMESPACE} belong to the official packs"
+_TOLD = 5  # problems in one message
 
 
 class Source(NamedTuple):
@@ -31,12 +33,18 @@ class Source(NamedTuple):
     note: str | None = None  # such as: a branch, held at its commit
 
 
+class Fault(NamedTuple):
+    source: str
+    id: str | None  # of the pack, where the fault is one pack's
+    problem: Problem
+
+
 class Catalog:
     """All versions of all sources, official first, in listed order."""
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self.sources = list(sources)
-        self.problems: list[Problem] = [p._replace(path=f"{s.listing.source} {p.path}") for s in self.sources for p in s.listing.problems]
+        self._faults: list[Fault] = [Fault(s.listing.source, None, p) for s in self.sources for p in s.listing.problems]
         self._versions: dict[str, list[Version]] = {}
         self._conflicts: dict[str, str] = {}
         for source in self.sources:
@@ -45,7 +53,7 @@ class Catalog:
 
     def _add(self, v: Version) -> None:
         if v.id.startswith(OFFICIAL_NAMESPACE) and v.source != OFFICIAL:
-            self.problems.append(Problem(f"{v.source} {v.id}", f"names under {OFFICIAL_NAMESPACE} belong to the official packs: left out"))
+            self._faults.append(Fault(v.source, v.id, Problem(v.id, f"{RESERVED}: left out; give it another id (`spinf-stream calibrate --id`)")))
             return
         known = self._versions.setdefault(v.id, [])
         if known and known[0].source != v.source:
@@ -55,7 +63,19 @@ class Catalog:
         else:
             known.append(v)
             return
-        self.problems.append(Problem(f"{v.source} {v.id}", self._conflicts[v.id]))
+        self._faults.append(Fault(v.source, v.id, Problem(v.id, self._conflicts[v.id])))
+
+    @property
+    def problems(self) -> list[Problem]:
+        return [f.problem._replace(path=f"{f.source} {f.problem.path}") for f in self._faults]
+
+    def concerning(self, names: Iterable[str]) -> list[str]:
+        """Lines on what may make a pack another one than its user thinks: what was left out under its name, and what could
+        not be read in the source that it comes from, a newer version of it perhaps."""
+        wanted = {self.full(n) for n in names}
+        froms = {v.source for name in wanted for v in self._versions.get(name, ())}
+        found = [str(p) for f, p in zip(self._faults, self.problems) if (f.id in wanted if f.id else f.source in froms)]
+        return found[:_TOLD] + ([f"and {len(found) - _TOLD} more: `spinf-stream packs list` shows them"] if len(found) > _TOLD else [])
 
     @property
     def versions(self) -> list[Version]:
@@ -89,6 +109,29 @@ class Catalog:
         return open_version(self.find(name, version))
 
 
+class InHand(Catalog):
+    """Of one pack that is loaded already, under whatever id: what is calibrated is the pack itself, not its namesake."""
+
+    def __init__(self, pack: Pack) -> None:
+        super().__init__([])
+        self._pack = pack
+
+    def load(self, name: str, version: str | None = None) -> Pack:
+        assert (name, version) == (self._pack.id, self._pack.version)
+        return self._pack
+
+
+def reserved(pack: Pack, path: Path) -> Problem | None:
+    """What a file has against it that is a pack of ours by its id alone."""
+    if not pack.id.startswith(OFFICIAL_NAMESPACE) or path.resolve().is_relative_to(official_folder().resolve()):
+        return None
+    return Problem("$.pack", f"{RESERVED}: no worker takes this file, give it another id", "note")
+
+
+def official_folder() -> Path:
+    return Path(spinf_stream.__file__).parent / "official_packs"
+
+
 def open_catalog(specs: Iterable[str], cache: Path, refresh: bool = False, github: Github | None = None) -> Catalog:
     """The official packs and the given sources. A source that fails is empty, its fault among the catalog's problems."""
     sources = []
@@ -105,7 +148,7 @@ def open_catalog(specs: Iterable[str], cache: Path, refresh: bool = False, githu
 
 def _open(spec: str, hub: Github, refresh: bool) -> Source:
     if spec == OFFICIAL:
-        return Source(list_folder(Path(spinf_stream.__file__).parent / "official_packs", OFFICIAL))
+        return Source(list_folder(official_folder(), OFFICIAL))
     if spec.startswith("github:"):
         wanted = parse_spec(spec)
         got = hub.open(wanted, refresh)
