@@ -33,7 +33,7 @@ from results import write_result
 
 from spinf_stream import cli
 from spinf_stream.config import Settings
-from spinf_stream.packs.calibrate import Report, TopReport, calibrate, join, plain_numbers, read_scores
+from spinf_stream.packs.calibrate import Report, TopReport, calibrate, plain_numbers
 from spinf_stream.packs.constants import Target
 from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.figures import Interval, binary, bins, ece, log_loss, paired_bootstrap
@@ -41,6 +41,7 @@ from spinf_stream.packs.file import Pack, from_doc, load
 from spinf_stream.packs.labels import Row, held_out, label_matrix, leakage, read_rows
 from spinf_stream.packs.plots import available
 from spinf_stream.packs.report import write_report
+from spinf_stream.packs.scored import join, read_scores
 
 HERE = Path(__file__).resolve().parent
 BAR_ACCURACY = 0.88

@@ -23,13 +23,13 @@ from calibration import HERE, rows, scored
 from results import write_result
 
 from spinf_stream.config import Settings
-from spinf_stream.packs.calibrate import Answered, join, read_scores
 from spinf_stream.packs.constants import Target, fit_constants
 from spinf_stream.packs.document import text_of
 from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.figures import top
 from spinf_stream.packs.file import Pack, from_doc
 from spinf_stream.packs.labels import label_matrix
+from spinf_stream.packs.scored import Answered, join, read_scores
 from spinf_stream.questions.plan import F64, I64
 
 SECTIONS = ("business", "sport", "politics", "tech", "entertainment")

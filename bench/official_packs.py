@@ -24,13 +24,14 @@ from partial import part_of, put_into, sample
 from results import write_result
 
 from spinf_stream.config import Settings
-from spinf_stream.packs.calibrate import Report, calibrate, join, plain_numbers, read_scores
+from spinf_stream.packs.calibrate import Report, calibrate, plain_numbers
 from spinf_stream.packs.constants import Target, fit_constants
 from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.file import from_doc, load
 from spinf_stream.packs.labels import held_out, read_rows
 from spinf_stream.packs.plots import available
 from spinf_stream.packs.report import write_report
+from spinf_stream.packs.scored import join, read_scores
 
 PACKS = HERE.parent / "packs"
 VERSION = "0.2.0"

@@ -1,20 +1,24 @@
 """`spinf-stream calibrate PACK DATA.jsonl`: fit a pack's constants and thresholds on labelled data, and report.
 
 Rows and scores meet by `id`. Without --scores the rows are scored first, with the model of the settings; the scores stay
-beside the report, so that a second fit needs no forward pass.
+beside the report, so that a second fit needs no forward pass. A file's rows then meet that file's scores alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from spinf_stream.config import PackEntry
 from spinf_stream.errors import UsageError
 from spinf_stream.settings_cli import MODEL, add_settings, loaded
 
+USES = ("data", "test", "unlabelled")  # of files of rows
 _SETTINGS = ("pack_sources", "content", "max_content_tokens", *MODEL)
 
 
@@ -30,10 +34,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hold-out", type=float, default=0.25, metavar="SHARE", help="share of DATA held out (default 0.25)")
     parser.add_argument("--seed", type=int, default=0, help="of the split")
     parser.add_argument("--scores", action="append", default=[], metavar="FILE", help="scores records of all those rows; repeatable")
+    parser.add_argument("--from", dest="origin", metavar="PACK", help="the version that made --scores, where it is not PACK: its questions must be the same")
     parser.add_argument("--context", metavar="NAME", help="the pack's context (default its first)")
     parser.add_argument("--target", default="f1", metavar="f1|precision=X|flag-rate=X", help="what thresholds are chosen for (default f1)")
     parser.add_argument("--allow-unlabelled", action="store_true", help="categories without labels rank and never decide, instead of an error")
-    parser.add_argument("--pack-version", metavar="V", help="of the calibrated pack; required when PACK is calibrated already")
+    parser.add_argument("--id", metavar="NAMESPACE/NAME", help="of the calibrated pack (default PACK's); required for an official pack: its name stays ours")
+    parser.add_argument("--pack-version", metavar="V", help="of the calibrated pack; required when PACK is calibrated already and keeps its id")
     parser.add_argument("--out", metavar="FOLDER", help="default: <pack name>-calibration")
     parser.add_argument("--no-plots", action="store_true")
     add_settings(parser, _SETTINGS)
@@ -53,17 +59,20 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--hold-out must lie between 0 and 1")
     try:
         pack = find(args, args.pack)
-        if pack.calibrated and args.pack_version is None:
+        name = _named(args.id, pack)
+        if pack.calibrated and args.pack_version is None and name == pack.id:
             raise UsageError(f"{pack.label} is calibrated already: give the new one its --pack-version")
         if args.context is not None and args.context not in pack.contexts:
             raise UsageError(f"{pack.label} has no context {args.context!r}; it has {', '.join(pack.contexts)}")
-        out = Path(args.out or pack.id.rpartition("/")[2] + "-calibration")
-        rows, test = _rows(args.data, args.label), _rows(args.test, args.label) if args.test else None
-        normal = _rows(args.unlabelled, None) if args.unlabelled else None
-        scores = _scores(args, pack, out)
+        if args.origin and not args.scores:
+            raise UsageError("--from says what made the records of --scores: give both, or neither")
+        out = Path(args.out or name.rpartition("/")[2] + "-calibration")
+        sets = {use: (f, _rows(f, None if use == "unlabelled" else args.label)) for use in USES if (f := getattr(args, use))}
+        scores = _stored(args, pack, sets) if args.scores else _scored(args, pack, sets, out)
         report = calibrate(
-            pack, rows, scores, mapping, target, test_rows=test, normal_rows=normal, context=args.context,
-            share=args.hold_out, seed=args.seed, version=args.pack_version, allow_unlabelled=args.allow_unlabelled,
+            pack, sets["data"][1], scores["data"], mapping, target, test_rows=sets["test"][1] if args.test else None,
+            normal_rows=sets["unlabelled"][1] if args.unlabelled else None, test_scores=scores.get("test"), normal_scores=scores.get("unlabelled"),
+            context=args.context, share=args.hold_out, seed=args.seed, name=name, version=args.pack_version, allow_unlabelled=args.allow_unlabelled,
             data_name=" and ".join(Path(f).name for f in (args.data, args.test) if f) + f", labels of {args.label!r}",
         )  # fmt: skip
     except PackError as e:
@@ -90,39 +99,71 @@ def _rows(name: str, field: str | None) -> list[Any]:
         return read_rows(records, field, name)
 
 
-def _scores(args: argparse.Namespace, pack: Any, out: Path) -> Any:
-    from spinf_stream.files import lines
-    from spinf_stream.packs.calibrate import read_scores
+def _named(given: str | None, pack: Any) -> str:
+    """The calibrated pack's id. Under an official name it would be left out by every worker, without a word to who made it."""
+    from spinf_stream.packs.sources import OFFICIAL_NAMESPACE, RESERVED
+    from spinf_stream.packs.validate import PACK_ID
 
-    def all_lines(names: list[str]) -> Any:
+    name = given or str(pack.id)
+    if not PACK_ID.fullmatch(name) or len(name) > 128:
+        raise UsageError(f"--id {name}: write NAMESPACE/NAME, in small letters")
+    if name.startswith(OFFICIAL_NAMESPACE):
+        raise UsageError(f"{RESERVED}, and a worker leaves {name} of any other source out: name yours, --id my/{name.removeprefix(OFFICIAL_NAMESPACE)}")
+    return name
+
+
+def _stored(args: argparse.Namespace, pack: Any, sets: dict[str, tuple[str, list[Any]]]) -> dict[str, Any]:
+    """--scores: one set of records for all rows, which meet them by id alone. Raises LabelError, StoredError, PackError."""
+    from spinf_stream.packs.labels import one_text_an_id
+    from spinf_stream.packs.reevaluate import same_questions
+    from spinf_stream.packs_cli import find
+
+    one_text_an_id(sets.values())
+    if args.origin:
+        same_questions(origin := find(args, args.origin), pack)
+    scores = _read(args.scores, pack, args.context)
+    others = {label for label in scores.made_by if label[1] not in (pack.digest, origin.digest if args.origin else "")}
+    if others:
+        version, digest = min(others)
+        raise UsageError(
+            f"--scores were made by {pack.id}@{version} ({digest[:19]}), which is not {args.pack} ({pack.digest[:19]}): name that version with --from, "
+            "so that the questions are compared, or leave --scores out and the rows are scored again", 1,
+        )  # fmt: skip
+    return {"data": scores}
+
+
+def _scored(args: argparse.Namespace, pack: Any, sets: dict[str, tuple[str, list[Any]]], out: Path) -> dict[str, Any]:
+    """Score each file of rows with this pack alone, as `score` does; the records stay in `out`."""
+    from spinf_stream.engine.open import open_scorer
+    from spinf_stream.files import sink, source
+    from spinf_stream.packs.sources import InHand
+    from spinf_stream.score_cli import score
+
+    entry = PackEntry(pack.id, pack.version, args.context)
+    settings = msgspec.structs.replace(loaded(args).settings, questions=None, packs=(entry,), scores_format="full")
+    out.mkdir(parents=True, exist_ok=True)
+    scorer = open_scorer(settings, progress=True, catalog=InHand(pack))
+    found = {}
+    for use, (name, _) in sets.items():
+        target = str(out / f"scores-{use}.jsonl")
+        with source(name) as (lines, size), sink(target) as to:
+            asyncio.run(score(lines, size, scorer, to, name, quiet=False))  # rows that could not be scored are told by the report
+        found[use] = _read([target], pack, args.context)
+        if wrong := found[use].made_by - {(pack.version, pack.digest)}:
+            raise UsageError(f"{target} was made by {pack.id}@{' '.join(min(wrong))}, not by {args.pack} ({pack.digest}): is another run writing there?", 1)
+    return found
+
+
+def _read(names: list[str], pack: Any, context: str | None) -> Any:
+    from spinf_stream.files import lines
+    from spinf_stream.packs.scored import read_scores
+
+    def every() -> Any:
         for name in names:
             with lines(name) as records:
                 yield from records
 
-    files = args.scores or [_score(args, pack, Path(data), out) for data in (args.data, args.test, args.unlabelled) if data]
-    return read_scores(all_lines(files), pack, args.context)
-
-
-def _score(args: argparse.Namespace, pack: Any, data: Path, out: Path) -> str:
-    """Score one file of rows with this pack alone, through the `score` command."""
-    from spinf_stream import cli
-    from spinf_stream.packs.document import text_of
-
-    out.mkdir(parents=True, exist_ok=True)
-    source = out / "scored-pack.json"
-    source.write_text(text_of(pack.doc), "utf-8")
-    target = out / f"scores-{data.stem}.jsonl"
-    entry = json.dumps([{"id": pack.id, "version": pack.version, **({"context": args.context} if args.context else {})}])
-    flags = ["--questions", "none", "--packs", entry, "--pack-sources", str(source), "--out", str(target)]
-    settings = loaded(args)
-    for name in _SETTINGS[1:]:
-        if name in vars(args):
-            flags += ["--" + name.replace("_", "-"), str(getattr(settings.settings, name))]
-    if args.config:
-        flags += ["--config", args.config]
-    if cli.main(["score", str(data), *flags]) not in (0, 1):  # 1: some rows could not be scored, which the report tells
-        raise UsageError(f"{data}: could not be scored", 1)
-    return str(target)
+    return read_scores(every(), pack, context)
 
 
 def _target(text: str) -> Any:

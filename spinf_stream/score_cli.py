@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     settings = loaded(args).settings
     with source(args.file) as (lines, size), sink(args.out) as out:
         scorer = open_scorer(settings, progress=not args.quiet)
-        total = asyncio.run(_score(lines, size, scorer, out, args.file, quiet=args.quiet))
+        total = asyncio.run(score(lines, size, scorer, out, args.file, quiet=args.quiet))
     return 1 if total.dead else 0
 
 
@@ -56,7 +56,7 @@ class DeadLine(msgspec.Struct, frozen=True, kw_only=True):
     line: int
 
 
-async def _score(lines: Iterable[Line], size: int, scorer: Scorer, out: IO[bytes], name: str, *, quiet: bool) -> Total:
+async def score(lines: Iterable[Line], size: int, scorer: Scorer, out: IO[bytes], name: str, *, quiet: bool) -> Total:
     runner = Runner(scorer.engine)
     began = time.monotonic()
     read = scored = dead = tokens = 0

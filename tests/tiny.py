@@ -8,6 +8,7 @@ exactly) with a few merges, so that some words are one token, some are several, 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +63,15 @@ _FAMILY: dict[str, dict[str, Any]] = {
 }
 
 
-def make_tiny(folder: Path, family: str = "gemma3", seed: int = 0, **overrides: Any) -> Path:
+def make_tiny(folder: Path, family: str = "gemma3", seed: int = 0, words: Sequence[str] = (), **overrides: Any) -> Path:
     """Write a tiny random model of `family` ("gemma3" or "gemma4") into `folder` and return the folder.
+    `words`: more that its tokenizer spells in few tokens, such as the options of an official pack.
 
     `overrides` replace keys of config.json; layer_types follows num_hidden_layers unless it is given too. Same
     arguments, same bytes.
     """
-    config = {**_COMMON, **_FAMILY[family], **overrides}
+    tokenizer = byte_level_tokenizer(words)
+    config = {**_COMMON, "vocab_size": max(_COMMON["vocab_size"], tokenizer.get_vocab_size() + 1), **_FAMILY[family], **overrides}
     count = config["num_hidden_layers"]
     if "layer_types" not in overrides:  # every third layer and the last are global
         config["layer_types"] = [
@@ -77,15 +80,15 @@ def make_tiny(folder: Path, family: str = "gemma3", seed: int = 0, **overrides: 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1), "utf-8")
     save_file(_weights(config, seed), str(folder / "model.safetensors"), {"format": "pt"})
-    byte_level_tokenizer().save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
 
-def byte_level_tokenizer() -> Tokenizer:
-    """The tokenizer of every tiny model: specials, 256 bytes, and merges that spell WORDS."""
+def byte_level_tokenizer(words: Sequence[str] = ()) -> Tokenizer:
+    """The tokenizer of every tiny model: specials, 256 bytes, and merges that spell `words`, then WORDS."""
     vocab = {token: i for i, token in enumerate((*SPECIAL, *map(_char, range(256))))}
     merges: list[tuple[str, str]] = []
-    for word in WORDS:
+    for word in (*words, *WORDS):
         letters = [_char(b) for b in word.encode()]
         for end in range(1, len(letters)):
             pair = ("".join(letters[:end]), letters[end])

@@ -7,7 +7,7 @@ model's own probabilities (read_plan.raw), for a calibrated pack its old scores 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,29 +17,8 @@ from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.figures import Bin, Binary, Interval, Top, binary, bins, paired_bootstrap, top
 from spinf_stream.packs.file import Pack, from_doc
 from spinf_stream.packs.labels import LabelError, Row, held_out, label_matrix, leakage
-from spinf_stream.packs.stored import StoredError, answers_of, decode_record
-from spinf_stream.questions.plan import F64, Bool
-
-
-class Answered(NamedTuple):
-    """Rows with the pack's answers."""
-
-    rows: list[Row]
-    p: F64  # [N, options]
-    logprob: F64  # [N, options]
-
-    def take(self, mask: Bool) -> Answered:
-        return Answered([r for r, m in zip(self.rows, mask) if m], self.p[mask], self.logprob[mask])
-
-
-class Scores(NamedTuple):
-    """What a scores file says of one pack in one context, by article id."""
-
-    by_id: dict[str, tuple[F64, F64]]
-    model: str
-    fingerprints: set[str]
-    bad: int  # lines that could not be used
-    day: str | None  # of the latest record
+from spinf_stream.packs.scored import Scores, join, together
+from spinf_stream.questions.plan import F64
 
 
 class CategoryReport(NamedTuple):
@@ -83,63 +62,24 @@ class Report(NamedTuple):
     top: TopReport | None
 
 
-def read_scores(lines: Iterable[bytes], pack: Pack, context: str | None = None) -> Scores:
-    """Raises StoredError when no record answers the pack, or several models or versions of its questions mix."""
-    name = context or pack.default_context
-    by_id: dict[str, tuple[F64, F64]] = {}
-    models: set[str] = set()
-    fingerprints: set[str] = set()
-    bad = 0
-    first = day = ""
-    for line in lines:
-        try:
-            record = decode_record(line)
-            found = answers_of(record, pack, name)
-        except StoredError as e:
-            bad, first = bad + 1, first or str(e)
-            continue
-        if not found or not isinstance(record.get("id"), str):
-            continue
-        by_id[record["id"]] = (found[0].p, found[0].logprob)
-        models.add(str(record.get("model")))
-        fingerprints.add(str(record.get("system_fingerprint")))
-        day = max(day, str(record.get("scored_at") or "")[:10])
-    if not by_id:
-        raise StoredError(f"no record answers {pack.label} in the context {name!r}" + (f" (first bad line: it {first})" if first else ""))
-    if len(models) > 1:
-        raise StoredError(f"the scores come from {len(models)} models ({', '.join(sorted(models))}): calibrate on one")
-    return Scores(by_id, models.pop(), fingerprints, bad, day or None)
-
-
-def join(rows: list[Row], scores: Scores, *, copies: bool = False) -> tuple[Answered, int]:
-    """Rows that have scores, and how many have none. Without `copies` a text counts once: in a fit it would weigh double."""
-    kept: dict[str, Row] = {}
-    missing = 0
-    for row in rows:
-        if row.id in scores.by_id:
-            kept.setdefault(row.id if copies else row.key, row)
-        else:
-            missing += 1
-    found = list(kept.values())
-    if not found:
-        raise LabelError("no row of the data has scores: the ids of the two files do not meet")
-    p, logprob = (np.array([scores.by_id[r.id][k] for r in found]) for k in (0, 1))
-    return Answered(found, p, logprob), missing
-
-
 def calibrate(
     pack: Pack, rows: list[Row], scores: Scores, mapping: Mapping[str, tuple[str, ...]], target: Target, *,
-    test_rows: list[Row] | None = None, normal_rows: list[Row] | None = None, context: str | None = None,
-    share: float = 0.25, seed: int = 0, version: str | None = None, allow_unlabelled: bool = False, data_name: str = "",
+    test_rows: list[Row] | None = None, normal_rows: list[Row] | None = None, test_scores: Scores | None = None,
+    normal_scores: Scores | None = None, context: str | None = None, share: float = 0.25, seed: int = 0, name: str | None = None,
+    version: str | None = None, allow_unlabelled: bool = False, data_name: str = "",
 ) -> Report:  # fmt: skip
-    """Fit on a part, report on the rest (or on `test_rows`). `data_name` tells the pack's readers what it was. Raises LabelError."""
+    """Fit on a part, report on the rest (or on `test_rows`). Test and normal rows have scores of their own where ids of
+    different files may be the same. `name`: the calibrated pack's id. `data_name` tells its readers what the data was.
+    Raises LabelError, StoredError."""
     warnings: list[str] = []
+    every = together([s for s in (scores, test_scores, normal_scores) if s is not None])
     data, missing = join([r for r in rows if r.labels is not None], scores)
-    for n, what in ((missing, "labelled rows have no scores and are left out"), (scores.bad, "lines of the scores could not be used")):
-        if n:
-            warnings.append(f"{n} {what}")
+    if missing:
+        warnings.append(f"{missing} labelled rows have no scores and are left out")
+    if every.bad:
+        warnings.append(f"{every.bad} lines of the scores could not be used (the first {every.why})")
     if test_rows is not None:
-        fit, (test, gone) = data, join([r for r in test_rows if r.labels is not None], scores, copies=True)
+        fit, (test, gone) = data, join([r for r in test_rows if r.labels is not None], test_scores or scores, copies=True)
         split = "a file of its own"
         if gone:
             warnings.append(f"{gone} test rows have no scores and are left out")
@@ -156,21 +96,21 @@ def calibrate(
         warnings.append(f"leakage: {leak.near} test rows share over half their wording with a fitted one, so their figures flatter")
     normal, normal_is_fit = fit, normal_rows is None
     if normal_rows is not None:
-        normal, gone = join(normal_rows, scores)
+        normal, gone = join(normal_rows, normal_scores or scores)
         if gone:
             warnings.append(f"{gone} rows of normal traffic have no scores and are left out")
     else:
         warnings.append("no unlabelled traffic given: mean, sd, mu and quantiles describe the labelled rows, whose mix may not be your traffic's")
-    if len(scores.fingerprints) > 1:
-        warnings.append(f"the scores were made under {len(scores.fingerprints)} fingerprints: their numbers may differ in the last digits")
+    if len(every.fingerprints) > 1:
+        warnings.append(f"the scores were made under {len(every.fingerprints)} fingerprints: their numbers may differ in the last digits")
 
     y_fit, y_test = (label_matrix(d.rows, pack.categories, mapping) for d in (fit, test))
     plain = Evaluator(pack, context)
     as_read = [plain.answers(d.p, d.logprob) for d in (normal, fit, test)]
     fitted = fit_constants(pack, scores.model, as_read[0], as_read[1], y_fit, target, allow_unlabelled=allow_unlabelled)
-    doc = _stamped(fitted.pack.doc, version)
+    doc = _stamped(fitted.pack.doc, name, version)
     noted: dict[str, Any] = {
-        "context": plain.context, "system_fingerprint": sorted(scores.fingerprints), "scored_on": scores.day, "data": data_name, "split": split,
+        "context": plain.context, "system_fingerprint": sorted(every.fingerprints), "scored_on": every.day, "data": data_name, "split": split,
         "fitted_on": len(fit.rows), "tested_on": len(test.rows), "normal": 0 if normal_is_fit else len(normal.rows),
         "target": target.kind if target.kind == "f1" else f"{target.kind}={target.value:g}",
     }  # fmt: skip
@@ -195,7 +135,7 @@ def calibrate(
     choice = _top(list(new.categories), y_test, before, after)
     new = from_doc({**doc, "calibration": {**noted, "held_out": _held_out(categories, choice)}})
     return Report(
-        new, pack, plain.context, scores.model, sorted(scores.fingerprints), target, len(fit.rows), len(test.rows), len(normal.rows),
+        new, pack, plain.context, scores.model, sorted(every.fingerprints), target, len(fit.rows), len(test.rows), len(normal.rows),
         normal_is_fit, split, warnings + fitted.warnings, categories, choice,
     )  # fmt: skip
 
@@ -227,9 +167,11 @@ def _held_out(categories: list[CategoryReport], choice: TopReport | None) -> dic
     return {"choice": {"accuracy": accuracy, "log_loss": rounded(t.log_loss), "ece": rounded(t.ece)}, "categories": out}
 
 
-def _stamped(doc: dict[str, Any], version: str | None) -> dict[str, Any]:
-    """The version, and the model that the constants belong to, at the head of the file where people look for them."""
-    head = {"pack": doc["pack"], "version": version or doc["version"], "model": doc["model"]}
+def _stamped(doc: dict[str, Any], name: str | None, version: str | None) -> dict[str, Any]:
+    """Id, version, and the model that the constants belong to, at the head of the file where people look for them."""
+    head = {"pack": name or doc["pack"], "version": version or doc["version"], "model": doc["model"]}
+    if isinstance(said := doc.get("description"), str):
+        doc = {**doc, "description": said.partition(" A draft: ")[0]}  # how the official drafts end, and no longer true
     return {**head, **{k: v for k, v in doc.items() if k not in head}}
 
 

@@ -56,6 +56,19 @@ def read_rows(lines: Iterable[bytes], field: str | None, name: str = "data") -> 
     return out
 
 
+def one_text_an_id(files: Iterable[tuple[str, list[Row]]]) -> None:
+    """Raises LabelError where rows of several files meet the same scores by an id that has several texts."""
+    seen: dict[str, tuple[str, str]] = {}
+    for name, rows in files:
+        for row in rows:
+            first, key = seen.setdefault(row.id, (name, row.key))
+            if key != row.key:
+                raise LabelError(
+                    f"the id {row.id[:80]!r} stands for one text in {first} and for another in {name}, and --scores name ids alone: "
+                    "make the ids differ, or leave --scores out and each file is scored by itself"
+                )
+
+
 def _row(raw: dict[str, Any], field: str | None, at: str) -> Row:
     name = raw.get("id")
     if not isinstance(name, str) or not name:

@@ -71,7 +71,7 @@ def evaluate_file(
 ) -> int:
     """Exit code 1 when a line could not be used; the others are written all the same."""
     if origin is not None:
-        _same_questions(origin, pack)
+        same_questions(origin, pack)
     work = Reevaluator(pack, call, context)
     bad = 0
     with source(name) as (records, _), sink(out) as to:
@@ -94,7 +94,8 @@ def evaluate_file(
     return 1 if bad else 0
 
 
-def _same_questions(origin: Pack, pack: Pack) -> None:
+def same_questions(origin: Pack, pack: Pack) -> None:
+    """Raises PackError where stored answers to `origin` do not answer `pack`."""
     found = diff(origin, pack)
     problems = [
         Problem(c.path, f"differs from {origin.label}: the old answers are to another question")

@@ -78,7 +78,11 @@ def page(r: Report, drawn: bool) -> list[str]:
     out += [
         "## Use it",
         "",
-        "`pack.json` beside this page is the calibrated pack. Try other thresholds over stored scores without a forward pass:",
+        "`pack.json` beside this page is the calibrated pack:",
+        "",
+        f"    spinf-stream worker --pack-sources pack.json --packs {r.pack.id}",
+        "",
+        "Try other thresholds over stored scores without a forward pass:",
         "",
         f"    spinf-stream packs evaluate pack.json scores.jsonl --set {next(iter(r.pack.categories))}=0.8 --out again.jsonl",
     ]

@@ -12,13 +12,14 @@ import pytest
 from pack_random import combinations
 
 from spinf_stream.cli import main
-from spinf_stream.packs.calibrate import calibrate, read_scores
+from spinf_stream.packs.calibrate import calibrate
 from spinf_stream.packs.constants import Target, fit_constants
 from spinf_stream.packs.draft import draft
 from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.file import Pack, from_doc, load
 from spinf_stream.packs.labels import LabelError, held_out, label_matrix, leakage, read_rows
 from spinf_stream.packs.plots import available
+from spinf_stream.packs.scored import read_scores
 
 SECTIONS = ["oil", "gas", "coal"]
 

@@ -7,10 +7,16 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from conftest import ROOT
 from tiny import make_tiny
 
 from spinf_stream.cli import main
+from spinf_stream.config import PackEntry, Settings
+from spinf_stream.engine.live import open_live
+from spinf_stream.engine.open import open_packs
+from spinf_stream.packs.document import digest
 from spinf_stream.packs.file import load
 
 WORDS = ["market", "match", "vote", "storm", "goal", "share", "law", "rain", "song", "chip"]
@@ -20,6 +26,8 @@ WORDS = ["market", "match", "vote", "storm", "goal", "share", "law", "rain", "so
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("live")
     make_tiny(folder / "tiny")
+    docs = [json.loads((ROOT / "packs" / name / "0.1.0.json").read_text("utf-8")) for name in ("reviews", "market-index")]
+    make_tiny(folder / "wordy" / "tiny", words=sorted({o for d in docs for q in d["scoring"]["queries"] for o in q["options"]}))
     doc = {
         "pack": "my/live", "version": "1", "calibrated": False, "contexts": {"post": "Post by {who}:\n{X}\nEnd.", "plain": "{X}"},
         "parameters": {"who": {"default": "someone"}},
@@ -81,3 +89,105 @@ def test_another_context_and_parameter_are_other_questions_to_the_model(place: P
     assert all(a["scores"] != b["scores"] for a, b in zip(post, plain))
     assert all(a["scores"] != b["scores"] for a, b in zip(post, who))
     assert {r["packs"][0]["context"] for r in plain} == {"plain"}
+
+
+REVIEWS = ROOT / "packs" / "reviews" / "0.1.0.json"
+
+
+def rows(place: Path, name: str, count: int, seed: int) -> Path:
+    """Rows r0, r1, ... whose texts differ from file to file."""
+    rng = random.Random(seed)
+    lines = [{"id": f"r{i}", "text": " ".join(rng.choices(WORDS, k=6)) + f" {seed} {i}", "label": {"positive": i % 2 == 0}} for i in range(count)]
+    (place / name).parent.mkdir(exist_ok=True)
+    (place / name).write_text("\n".join(map(json.dumps, lines)) + "\n")
+    return place / name
+
+
+def calibrated(place: Path, pack: Path | str, data: Path, out: str, *more: str) -> int:
+    flags = ["--model", str(place / "wordy" / "tiny"), "--cache-dir", str(place / "cache"), "--device", "cpu", "--no-plots", "--out", str(place / out)]
+    return main(["calibrate", str(pack), str(data), *flags, "--allow-unlabelled", *more])
+
+
+def test_an_official_draft_is_calibrated_under_a_name_of_ones_own_and_served(place: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    data = rows(place, "reviews.jsonl", 16, 2)
+    assert calibrated(place, "spinf-stream/reviews", data, "mine") == 2
+    assert "--id my/reviews" in capsys.readouterr().err and not (place / "mine").exists()
+    assert calibrated(place, "spinf-stream/reviews", data, "mine", "--id", "spinf-stream/other") == 2
+    assert calibrated(place, "spinf-stream/reviews", data, "mine", "--id", "My Reviews") == 2
+    assert calibrated(place, "spinf-stream/reviews", data, "mine", "--id", "my/reviews") == 0
+    made = load(place / "mine" / "pack.json")
+    assert (made.id, made.calibrated, made.doc["scoring"]) == ("my/reviews", True, load(REVIEWS).doc["scoring"])
+    assert "draft" not in made.doc["description"]
+
+    settings = Settings(packs=(PackEntry("my/reviews"),), pack_sources=(str(place / "mine"),), cache_dir=str(place / "cache"))
+    (served,) = open_packs(settings, made.model)
+    assert (served.pack.digest, served.evaluator.judges) == (made.digest, True)
+    assert caplog.records == []
+
+
+def test_what_is_left_out_under_an_asked_name_is_said(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    edited = json.loads(REVIEWS.read_text("utf-8"))
+    (tmp_path / "reviews.json").write_text(json.dumps({**{k: v for k, v in edited.items() if k != "digest"}, "version": "9"}))
+    settings = Settings(packs=(PackEntry("reviews"),), pack_sources=(str(tmp_path),), cache_dir=str(place / "cache"), model=str(place / "wordy" / "tiny"))
+    (served,) = open_packs(settings, "tiny")
+    assert served.pack.version == "0.1.0"
+    (said,) = caplog.records
+    assert (said.levelname, said.name) == ("WARNING", "spinf_stream.engine.open")
+    assert "spinf-stream/reviews" in said.message and str(tmp_path) in said.message and "belong to the official" in said.message
+    open_packs(msgspec.structs.replace(settings, packs=(PackEntry("brand"),)), "tiny")
+    assert len(caplog.records) == 1, "nothing that concerns the packs that are asked"
+    assert main(["packs", "validate", str(tmp_path / "reviews.json")]) == 0
+    assert "note: $.pack: names under spinf-stream/" in capsys.readouterr().out
+    assert main(["packs", "validate", "--strict", str(tmp_path / "reviews.json")]) == 1
+    assert main(["packs", "validate", "--strict", str(REVIEWS)]) == 0
+
+    # a file that cannot be read may be a newer version of the pack beside it, at a start and at a reload
+    (tmp_path / "mine.json").write_text(json.dumps({**edited, "pack": "my/reviews", "digest": digest({**edited, "pack": "my/reviews"})}))
+    (tmp_path / "newer.json").write_text('{"pack": "my/reviews", "scoring"')
+    caplog.clear()
+    live = open_live(msgspec.structs.replace(settings, packs=(PackEntry("my/reviews"),), device="cpu"))
+    assert [r.name for r in caplog.records if "newer.json" in r.message] == ["spinf_stream.engine.open"]
+    caplog.clear()
+    assert live.reload(lambda batch: live.engine.collect(live.engine.submit(batch))) == (False, [])
+    assert any("newer.json" in r.message and r.levelname == "WARNING" for r in caplog.records)
+
+
+def test_an_edited_copy_of_an_official_pack_is_scored_as_it_stands(place: Path, tmp_path: Path) -> None:
+    doc = {k: v for k, v in json.loads(REVIEWS.read_text("utf-8")).items() if k != "digest"}
+    for query in doc["scoring"]["queries"]:
+        query["template"] = "\n\nIn a few words," + query["template"].lstrip("\n")
+    (tmp_path / "edited.json").write_text(json.dumps(doc))
+    edited, data = load(tmp_path / "edited.json"), rows(place, "edited.jsonl", 16, 3)
+    assert calibrated(place, tmp_path / "edited.json", data, "edited", "--id", "my/edited") == 0
+    stored = [json.loads(line) for line in (place / "edited" / "scores-data.jsonl").read_text().splitlines()]
+    assert {e["digest"] for r in stored for e in r["packs"]} == {edited.digest}
+
+    (tmp_path / "own.json").write_text(json.dumps({**doc, "pack": "my/edited"}))
+    asked = json.dumps([{"id": "my/edited"}])
+    flags = ["--packs", asked, "--pack-sources", str(tmp_path), "--out", str(tmp_path / "s.jsonl"), "--model", str(place / "wordy" / "tiny"), "--cache-dir", str(place / "cache")]
+    assert main(["score", str(data), *flags, "--device", "cpu", "--quiet"]) == 0
+    for ours, its in zip(stored, map(json.loads, (tmp_path / "s.jsonl").read_text().splitlines())):
+        assert [[o["p"] for c in q["combinations"] for o in c["options"]] for q in ours["scores"]] == [
+            pytest.approx([o["p"] for c in q["combinations"] for o in c["options"]], abs=1e-5) for q in its["scores"]
+        ]
+
+
+def test_files_of_rows_share_ids_and_names_and_each_meets_its_own_scores(place: Path) -> None:
+    """The fit over train/data.jsonl is the same beside test/data.jsonl, whose texts have the same ids, as by itself."""
+    train, test, usual = (rows(place, f"{name}/data.jsonl", 16, seed) for name, seed in (("train", 4), ("test", 5), ("usual", 6)))
+    apart = [rows(place, f"apart-{name}.jsonl", 16, seed) for name, seed in (("train", 4), ("test", 5), ("usual", 6))]
+    for path in apart:
+        path.write_text(path.read_text().replace('"id": "r', f'"id": "{path.stem}-'))
+    for folder, files in (("shared", (train, test, usual)), ("distinct", apart)):
+        assert calibrated(place, REVIEWS, files[0], folder, "--test", str(files[1]), "--unlabelled", str(files[2]), "--id", "my/sharing") == 0
+        names = {p.name for p in (place / folder).glob("*.jsonl")}
+        assert names == {"scores-data.jsonl", "scores-test.jsonl", "scores-unlabelled.jsonl"}
+    one, two = (load(place / f / "pack.json") for f in ("shared", "distinct"))
+    assert [(r.mean, r.sd) for r in one.reads] == [pytest.approx((r.mean, r.sd), abs=1e-4) for r in two.reads]
+    a, b = (json.loads((place / f / "report.json").read_text()) for f in ("shared", "distinct"))
+    assert (a["fitted_on"], a["tested_on"], a["normal"]) == (16, 16, 16)
+    assert a["categories"][0]["before"]["brier"] == pytest.approx(b["categories"][0]["before"]["brier"], abs=1e-4)
+    # every file's scores are of its own texts
+    texts = {use: [json.loads(line)["origin"]["topic"] for line in (place / "shared" / f"scores-{use}.jsonl").read_text().splitlines()] for use in ("data", "test")}
+    assert texts == {"data": ["data.jsonl"] * 16, "test": ["data.jsonl"] * 16}
+    assert (place / "shared" / "scores-data.jsonl").read_bytes() != (place / "shared" / "scores-test.jsonl").read_bytes()
