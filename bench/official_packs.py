@@ -26,6 +26,7 @@ from results import write_result
 from spinf_stream.config import Settings
 from spinf_stream.packs.calibrate import Report, calibrate, plain_numbers
 from spinf_stream.packs.constants import Target, fit_constants
+from spinf_stream.packs.document import sealed
 from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.file import from_doc, load
 from spinf_stream.packs.labels import held_out, read_rows
@@ -110,7 +111,7 @@ def calibrated(args: argparse.Namespace, name: str) -> Report:
     text += f" Calibrated for the demo model: {plan.fitted}; the other categories had no labels, are marked so, rank and never decide."
     noted = {**r.pack.doc["calibration"], "unlabelled_categories": {"normal": len(usual)}}
     head = {"pack": draft.id, "version": VERSION, "model": r.model, "name": doc["name"], "description": text}
-    return r._replace(pack=from_doc({**head, **{k: v for k, v in doc.items() if k not in head}, "calibration": noted}))
+    return r._replace(pack=from_doc(sealed({**head, **{k: v for k, v in doc.items() if k not in head}, "calibration": noted})))
 
 
 def lines_of(data: Path, plan: Plan) -> tuple[list[bytes], list[bytes]]:

@@ -1,4 +1,4 @@
-"""`spinf-stream packs`: list, show, validate, compare, begin and re-evaluate packs; record what drift is measured against.
+"""`spinf-stream packs`: list, show, validate, seal, compare, begin and re-evaluate packs; record what drift is measured against.
 
 A PACK is a file, or an id of the catalog, id@version. Nothing here needs a model or a broker.
 """
@@ -32,6 +32,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     p = _action(subs, "validate", "check packs: exit 0 only when nothing is wrong")
     p.add_argument("files", metavar="FILE", nargs="+", help="a pack file, or a folder of packs")
     p.add_argument("--strict", action="store_true", help="notes fail too")
+    p = _action(subs, "seal", "write each file's digest into it: an edit after that is refused until the file is sealed again")
+    p.add_argument("files", metavar="FILE", nargs="+")
     p = _action(subs, "diff", "what changed, and which scores stay comparable")
     p.add_argument("old", metavar="OLD")
     p.add_argument("new", metavar="NEW")
@@ -150,8 +152,29 @@ def _validate(args: argparse.Namespace) -> int:
             bad += failed
             if not failed:
                 state = f"fitted on {pack.model}" if pack.calibrated else "draft"
-                print(f"{where}: ok, {pack.label}, {state}, {len(pack.prompts)} prompts, {pack.digest}")
+                print(f"{where}: ok, {pack.label}, {state}, {len(pack.prompts)} prompts, {pack.digest}" + (", sealed" if pack.sealed else ", not sealed"))
     return 1 if bad else 0
+
+
+def _seal(args: argparse.Namespace) -> int:
+    from spinf_stream.files import sink
+    from spinf_stream.packs.document import parse, read_bytes, sealed, sealed_text
+    from spinf_stream.packs.file import from_doc
+
+    for name in args.files:
+        raw = read_bytes(Path(name))
+        doc = parse(raw, name)
+        pack = from_doc(sealed(doc), name)
+        for p in pack.notes:
+            if p.level == "edited":
+                print(f"{name}: {p.level}: {p}")
+        if doc.get("digest") == pack.digest:
+            print(f"{name}: {pack.label} is sealed already, {pack.digest}")
+            continue
+        with sink(name) as to:
+            to.write(sealed_text(raw.decode("utf-8-sig")).encode("utf-8"))
+        print(f"{name}: sealed, {pack.label}, {pack.digest}")
+    return 0
 
 
 def _diff(args: argparse.Namespace) -> int:

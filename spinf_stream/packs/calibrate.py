@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spinf_stream.packs.constants import Target, exclusive, fit_constants
+from spinf_stream.packs.document import sealed
 from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.figures import Bin, Binary, Interval, Top, binary, bins, paired_bootstrap, top
 from spinf_stream.packs.file import Pack, from_doc
@@ -133,7 +134,7 @@ def calibrate(
             bins(before[known, c], y), bins(after[known, c], y), after[known, c][y], after[known, c][~y],
         ))  # fmt: skip
     choice = _top(list(new.categories), y_test, before, after)
-    new = from_doc({**doc, "calibration": {**noted, "held_out": _held_out(categories, choice)}})
+    new = from_doc(sealed({**doc, "calibration": {**noted, "held_out": _held_out(categories, choice)}}))
     return Report(
         new, pack, plain.context, scores.model, sorted(every.fingerprints), target, len(fit.rows), len(test.rows), len(normal.rows),
         normal_is_fit, split, warnings + fitted.warnings, categories, choice,

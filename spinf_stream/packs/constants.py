@@ -89,7 +89,6 @@ def fit_constants(
         warnings.append(f"not fitted, for want of labels of both kinds: {', '.join(unfitted)}; their scores rank and do not decide")
     _fit_thresholds(doc, unfitted, normal, labelled, y, target, warnings)
     _fit_decision(doc, normal, labelled, y, target, warnings)
-    doc.pop("digest", None)
     return Fitted(from_doc(doc), warnings)
 
 
@@ -115,7 +114,8 @@ def exclusive(y: F64) -> I64 | None:
 def _without_constants(doc: dict[str, Any], model: str) -> dict[str, Any]:
     """A copy whose constants are neutral and whose decision needs none, so that it can be evaluated while it is fitted."""
     doc = copy.deepcopy(doc)
-    doc.pop("calibrated", None)
+    for field in ("calibrated", "digest"):
+        doc.pop(field, None)
     doc["model"] = model
     for read in doc["reads"]:
         read.update(mean=0.0, sd=1.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from spinf_stream.packs.problems import PackError, Problem, step
 
 LARGEST_FILE = 16 * 2**20
+_SEAL = re.compile(r'"digest"\s*:\s*"([^"\\]*)"')
 
 
 def read_bytes(path: Path) -> bytes:
@@ -95,6 +97,28 @@ def digest(doc: dict[str, Any]) -> str:
 def text_of(doc: dict[str, Any]) -> str:
     """A document as it is written to a file."""
     return json.dumps(doc, ensure_ascii=False, indent=1) + "\n"
+
+
+def sealed(doc: dict[str, Any]) -> dict[str, Any]:
+    """The document with its digest in it: from then on an edit is found when the file is read."""
+    return {**{k: v for k, v in doc.items() if k != "digest"}, "digest": digest(doc)}
+
+
+def sealed_text(text: str) -> str:
+    """A pack file's text with its seal, and otherwise as it was: people lay these files out by hand."""
+    doc = parse(text.encode("utf-8"), "pack")
+    wanted = sealed(doc)
+    body = text.removeprefix("\ufeff").rstrip()
+    found = [f"{body[: m.start(1)]}{wanted['digest']}{body[m.end(1) :]}\n" for m in _SEAL.finditer(body)]  # a field `digest` further down is not it
+    found.append(f'{body[:-1].rstrip()},\n "digest": "{wanted["digest"]}"\n}}\n')
+    return next((t for t in found if _says(t, wanted)), text_of(wanted))
+
+
+def _says(text: str, wanted: dict[str, Any]) -> bool:
+    try:
+        return parse(text.encode("utf-8"), "pack") == wanted
+    except PackError:
+        return False
 
 
 def _lone(text: str) -> bool:

@@ -103,6 +103,11 @@ class Pack:
     def label(self) -> str:
         return f"{self.id}@{self.version}"
 
+    @property
+    def sealed(self) -> bool:
+        """The file says its digest, so an edit is found when it is read."""
+        return "digest" in self.doc
+
     @cached_property
     def prompts(self) -> list[Prompt]:
         return prompts(self.questions)

@@ -82,7 +82,7 @@ def page(r: Report, drawn: bool) -> list[str]:
         "",
         f"    spinf-stream worker --pack-sources pack.json --packs {r.pack.id}",
         "",
-        "Try other thresholds over stored scores without a forward pass:",
+        "It is sealed: after an edit `spinf-stream packs seal pack.json` makes it usable again. Try other thresholds over stored scores without a forward pass:",
         "",
         f"    spinf-stream packs evaluate pack.json scores.jsonl --set {next(iter(r.pack.categories))}=0.8 --out again.jsonl",
     ]

@@ -9,7 +9,7 @@ from spinf_stream.packs.file import Pack
 
 def show_lines(pack: Pack, questions: bool = False) -> list[str]:
     out = [
-        f"{pack.label}  {pack.digest}",
+        f"{pack.label}  {pack.digest}" + (", sealed" if pack.sealed else ", not sealed: nothing would tell an edit (`spinf-stream packs seal FILE`)"),
         f"constants: fitted on {pack.model}" if pack.calibrated else "constants: none yet, a draft: it asks and does not judge",
         f"answers: {pack.answers}; case rule: {'any case counts' if pack.case_insensitive else 'as written'}",
         f"asks: {len(pack.questions)} queries, {len(pack.prompts)} prompts, {pack.options} options, {len(pack.slots)} extraction queries",

@@ -90,7 +90,7 @@ def _seal(check: Checker, doc: dict[str, Any]) -> None:
         if not isinstance(value, str):
             check.error("$.digest", f"must be a string, not {kind(value)}")
         elif value != digest(doc):
-            check.error("$.digest", f"the file was edited after it was sealed: review it, then write {digest(doc)} here or remove the field")
+            check.error("$.digest", "the file was edited after it was sealed: review the edit, then `spinf-stream packs seal FILE`, or remove this field")
     decision = doc.get("decision")
     layer = decision.get("micro_layer") if isinstance(decision, dict) else None
     if check.errors or not isinstance(layer, dict) or not isinstance(layer.get("lock"), str):

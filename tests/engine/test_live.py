@@ -21,6 +21,7 @@ from spinf_stream.engine.open import open_scorer
 from spinf_stream.engine.packed import PackedEngine
 from spinf_stream.engine.scorer import Prepared
 from spinf_stream.engine.seam import EngineFault, PassInput, PassOutput, TreeOutput
+from spinf_stream.packs.document import sealed_text
 from spinf_stream.records import Answer, Article, CompactScores
 
 ASKED = {
@@ -105,6 +106,17 @@ def test_only_what_changed_is_exchanged(settings: Settings, tmp_path: Path) -> N
     write(tmp_path / "packs", "a")
     live.reload(direct(live))
     assert live.questions_digest == digest, "back to what it was: what Redis remembers counts again"
+
+
+def test_a_seal_is_no_other_question(settings: Settings, tmp_path: Path) -> None:
+    live = open_live(settings)
+    digest = live.questions_digest
+    path = tmp_path / "packs" / "a.json"
+    path.write_text(sealed_text(path.read_text()))
+    assert live.reload(direct(live)) == (False, []) and open_live(settings).questions_digest == digest
+    path.write_text(path.read_text().replace('"threshold": 0.5', '"threshold": 0.1'))
+    (said,) = live.reload(direct(live)).kept
+    assert "$.digest" in said and "stays" in said
 
 
 def test_what_cannot_be_loaded_keeps_its_old_self_and_says_so(settings: Settings, tmp_path: Path) -> None:

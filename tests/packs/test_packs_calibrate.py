@@ -259,7 +259,7 @@ def test_the_command(made: Any, tmp_path: Path, capsys: pytest.CaptureFixture[st
     page = capsys.readouterr().out
     assert "| oil |" in page and "Look at these first" in page
     new = load(out / "pack.json")
-    assert new.calibrated and not [p for p in new.notes if p.level == "edited"]
+    assert new.calibrated and new.sealed and not [p for p in new.notes if p.level == "edited"]
     numbers = json.loads((out / "report.json").read_text())
     assert [c["name"] for c in numbers["categories"]] == [*SECTIONS, "energy"] and numbers["digest"] == new.digest
     for name in ("reliability.png", "scores.png"):
