@@ -1,7 +1,8 @@
 """Folding scores records into daily series: each category's mean score and flagged share, with counts and 95 % bands.
 
 The band of a mean score is +- 1.96 standard errors over the day's articles, that of a share is Wilson's. Both say how far
-the day's articles may stray from the stream they are drawn from; neither knows how wrong the model is.
+the day's articles may stray from the stream they are drawn from; neither knows how wrong the model is. A difference of two
+categories is taken article by article, so what moves both of them cancels out of its band too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import bisect
 import csv
 import datetime as dt
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
@@ -31,6 +32,9 @@ class Key(NamedTuple):
     category: str
     version: str
     kind: str  # calibrated, or raw: the model's own probability
+
+
+Scored = tuple[Key, float, bool | None]  # one article: its score, and whether it is flagged
 
 
 class Cell:
@@ -86,8 +90,10 @@ class Offsets:
 class Index:
     """Feed records in any order. Counts what it leaves out, and why."""
 
-    def __init__(self, clock: Clock = "published_at", raw: Pack | None = None, *, duplicates: bool = True) -> None:
+    def __init__(self, clock: Clock = "published_at", raw: Pack | None = None, *, duplicates: bool = True, differences: Sequence[str] = ()) -> None:
+        """differences: UP-DOWN each, two categories of one pack."""
         self.clock, self.raw, self.duplicates = clock, raw, duplicates
+        self.differences = {text: splits(text) for text in differences}
         self.cells: dict[tuple[Key, dt.date], Cell] = {}
         self.left_out: dict[str, int] = {}
         self.articles = 0
@@ -96,8 +102,14 @@ class Index:
 
     def line(self, line: bytes) -> None:
         try:
-            self.record(decode_record(line))
-        except (StoredError, KeyError, TypeError, AttributeError):
+            record = decode_record(line)
+        except StoredError:
+            return self._skip("unreadable")
+        try:
+            self.record(record)
+        except StoredError as e:
+            self._skip(f"it {e}")
+        except (KeyError, TypeError, AttributeError):
             self._skip("unreadable")
 
     def record(self, record: dict[str, Any]) -> None:
@@ -117,12 +129,26 @@ class Index:
         if not found:
             return self._skip("no category scores")
         self.articles += 1
-        for key, score, flagged in found:
+        for key, score, flagged in found + self._differences(found):
             self.cells.setdefault((key, day), Cell()).add(score, flagged)
 
-    def _raw(self, record: dict[str, Any]) -> list[tuple[Key, float, bool | None]]:
+    def _differences(self, found: list[Scored]) -> list[Scored]:
+        scores = {key: score for key, score, _ in found} if self.differences else {}
+        out: list[Scored] = []
+        for text, pairs in self.differences.items():
+            for up, down in pairs:
+                both = [(k, scores.get(k._replace(category=down))) for k in scores if k.category == up]
+                out += [(k._replace(category=text), scores[k] - other, None) for k, other in both if other is not None]
+        return out
+
+    def without_figures(self) -> list[str]:
+        """Differences that no record had both categories of."""
+        there = {key.category for key, _ in self.cells}
+        return [text for text in self.differences if text not in there]
+
+    def _raw(self, record: dict[str, Any]) -> list[Scored]:
         assert self.raw is not None and self._evaluator is not None
-        out: list[tuple[Key, float, bool | None]] = []
+        out: list[Scored] = []
         for s in answers_of(record, self.raw):
             shares = self._evaluator.raw(s.p[None])[0].tolist()
             out += [(Key(self.raw.id, s.context, c, self.raw.version, "raw"), v, None) for c, v in zip(self.raw.categories, shares)]
@@ -132,9 +158,9 @@ class Index:
         self.left_out[why] = self.left_out.get(why, 0) + 1
 
     def rows(self) -> list[dict[str, Any]]:
-        """One a series and day, in order of series, then day."""
+        """One a series and day: differences first, then in order of series and day."""
         out = []
-        for (key, day), cell in sorted(self.cells.items()):
+        for (key, day), cell in sorted(self.cells.items(), key=lambda c: (c[0][0].category not in self.differences, c[0])):
             half = Z95 * cell.error
             share = wilson(cell.flagged, cell.judged)
             out.append({
@@ -145,8 +171,13 @@ class Index:
         return out
 
 
-def _judged(record: dict[str, Any]) -> list[tuple[Key, float, bool | None]]:
-    out: list[tuple[Key, float, bool | None]] = []
+def splits(text: str) -> list[tuple[str, str]]:
+    """UP-DOWN, wherever a dash may divide it: categories have dashes in their names too."""
+    return [(text[:i], text[i + 1 :]) for i, c in enumerate(text) if c == "-" and 0 < i < len(text) - 1]
+
+
+def _judged(record: dict[str, Any]) -> list[Scored]:
+    out: list[Scored] = []
     for entry in record.get("packs") or ():
         for name, c in (entry.get("categories") or {}).items() if isinstance(entry, dict) else ():
             out.append((Key(entry["id"], entry["context"], name, entry["version"], "calibrated"), c["score"], c["flagged"]))

@@ -61,6 +61,61 @@ def test_the_bands_hold_the_truth_as_often_as_they_say() -> None:
     assert ((held / 400) > 0.91).all() and ((held / 400) < 0.985).all()
 
 
+def pair(offset: int, up: float, down: float, **more: Any) -> dict[str, Any]:
+    """Of two packs in one record, so that a difference may not cross them."""
+    of = [("my/p", {"oil-price-up": up, "down": down, "flat": 0.5}), ("my/q", {"down": 1.0})]
+    packs = [
+        {"id": name, "version": "1", "context": "plain", "categories": {c: {"score": s, "percentile": None, "flagged": None} for c, s in scores.items()}}
+        for name, scores in of
+    ]
+    return record(offset, 0, None, packs=packs, **more)
+
+
+def test_a_difference_has_the_band_of_its_articles_not_of_two_series() -> None:
+    rng = np.random.default_rng(8)
+    mood = rng.random(150) * 0.5  # what a text does to every answer
+    up, down = mood + rng.random(150) * 0.1, mood + rng.random(150) * 0.1
+    index = Index(differences=["oil-price-up-down", "flat-none"])
+    for i, (u, d) in enumerate(zip(up.tolist(), down.tolist())):
+        index.record(pair(i, u, d))
+    index.record(pair(900, 0.9, 0.1, published_at="2026-03-02T00:00:00Z"))
+    rows = index.rows()
+    assert [(r["pack"], r["category"], r["day"]) for r in rows[:2]] == [("my/p", "oil-price-up-down", f"2026-03-0{i}") for i in (1, 2)]
+    one, two = rows[:2]
+    se = np.std(up - down, ddof=1) / math.sqrt(150)
+    assert one["mean"] == pytest.approx((up - down).mean()) and (one["articles"], one["judged"], one["kind"]) == (150, 0, "calibrated")
+    assert (one["low"], one["high"]) == pytest.approx((one["mean"] - 1.96 * se, one["mean"] + 1.96 * se), rel=1e-3)
+    apart = {r["category"]: r["high"] - r["low"] for r in rows if r["day"] == "2026-03-01" and r["pack"] == "my/p"}
+    assert apart["oil-price-up-down"] < 0.4 * math.hypot(apart["oil-price-up"], apart["down"]), "what moves both cancels out"
+    assert two["mean"] == pytest.approx(0.8) and math.isnan(two["low"])
+    assert index.without_figures() == ["flat-none"]
+
+
+def test_differences_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, table, png = tmp_path / "s.jsonl", tmp_path / "i.csv", tmp_path / "i.png"
+    days = [f"2026-03-{1 + i % 5:02}T00:00:00Z" for i in range(40)]
+    source.write_text("\n".join(json.dumps(pair(i, i / 40, i / 50, published_at=day)) for i, day in enumerate(days)))
+    call = ["index", str(source), "--csv", str(table), "--png", str(png), "--only", "my/p"]
+    assert main(call) == 0
+    without = png.read_bytes()
+    assert main([*call, "--difference", "oil-price-up-down", "--difference", "down-flat"]) == 0
+    rows = list(csv.DictReader(table.open()))
+    assert [r["category"] for r in rows[:10]] == ["down-flat"] * 5 + ["oil-price-up-down"] * 5
+    assert (rows[5]["mean"], rows[5]["judged"], rows[5]["share"]) == (f"{np.mean([i / 40 - i / 50 for i in range(0, 40, 5)]):.6f}", "0", "")
+    assert len(rows) == 25 and png.read_bytes().startswith(b"\x89PNG") and png.stat().st_size > len(without), "two panels more"
+    capsys.readouterr()
+    assert main([*call, "--difference", "oil"]) == 2 and "UP-DOWN" in capsys.readouterr().err
+    assert main([*call, "--difference", "down-none"]) == 1 and "no record has both" in capsys.readouterr().err
+    assert main([*call, "--raw", "spinf-stream/market-index", "--difference", "oil_up-oil_dwn"]) == 2
+    assert "oil_down" in capsys.readouterr().err
+
+
+def test_the_help_shows_the_pipe_from_the_topic(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["index", "--help"])
+    assert "spinf-stream tail --from-beginning --json | spinf-stream index" in capsys.readouterr().out
+
+
 def test_what_is_left_out_is_counted() -> None:
     index = Index(duplicates=False)
     index.line(b"not json")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import random
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,9 @@ from spinf_stream.config import PackEntry, Settings
 from spinf_stream.engine.live import open_live
 from spinf_stream.engine.open import open_packs
 from spinf_stream.packs.document import digest
+from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.file import load
+from spinf_stream.packs.stored import answers_of
 
 WORDS = ["market", "match", "vote", "storm", "goal", "share", "law", "rain", "song", "chip"]
 
@@ -191,3 +195,33 @@ def test_files_of_rows_share_ids_and_names_and_each_meets_its_own_scores(place: 
     texts = {use: [json.loads(line)["origin"]["topic"] for line in (place / "shared" / f"scores-{use}.jsonl").read_text().splitlines()] for use in ("data", "test")}
     assert texts == {"data": ["data.jsonl"] * 16, "test": ["data.jsonl"] * 16}
     assert (place / "shared" / "scores-data.jsonl").read_bytes() != (place / "shared" / "scores-test.jsonl").read_bytes()
+
+
+def test_the_market_index_from_articles_to_a_series(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The official draft asked of articles of three days: its own probabilities, folded into an index with its band."""
+    rng = random.Random(9)
+    articles = [{"id": f"n{i}", "text": " ".join(rng.choices(WORDS, k=6)) + f" {i}", "published_at": f"2026-03-0{1 + i % 3}T08:00:00Z"} for i in range(12)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, articles)) + "\n")
+    stored, table, png = tmp_path / "s.jsonl", tmp_path / "i.csv", tmp_path / "i.png"
+    flags = ["--model", str(place / "wordy" / "tiny"), "--cache-dir", str(place / "cache"), "--device", "cpu", "--quiet"]
+    assert main(["score", str(tmp_path / "a.jsonl"), "--packs", "market-index", "--out", str(stored), *flags]) == 0
+    capsys.readouterr()
+    assert main(["index", str(stored), "--csv", str(table)]) == 1
+    assert "--raw PACK" in capsys.readouterr().err
+    call = ["index", str(stored), "--raw", "market-index", "--difference", "oil_up-oil_down", "--csv", str(table), "--png", str(png)]
+    assert main(call) == 0
+
+    pack = load(ROOT / "packs" / "market-index" / "0.1.0.json")
+    by_day: dict[str, list[float]] = {}
+    for line in stored.read_text().splitlines():
+        (answers,) = answers_of(json.loads(line), pack)
+        raw = dict(zip(pack.categories, Evaluator(pack).raw(answers.p[None])[0].tolist()))
+        by_day.setdefault(json.loads(line)["published_at"][:10], []).append(raw["oil_up"] - raw["oil_down"])
+    rows = list(csv.DictReader(table.open()))
+    assert len(rows) == 3 * (len(pack.categories) + 1) and {r["kind"] for r in rows} == {"raw"}
+    for row, (day, values) in zip(rows, sorted(by_day.items())):
+        half = 1.96 * statistics.stdev(values) / len(values) ** 0.5
+        assert (row["day"], row["category"], row["articles"]) == (day, "oil_up-oil_down", "4")
+        got = [float(row[k]) for k in ("mean", "low", "high")]
+        assert got == pytest.approx([statistics.mean(values), statistics.mean(values) - half, statistics.mean(values) + half], abs=2e-5)
+    assert png.read_bytes().startswith(b"\x89PNG")
