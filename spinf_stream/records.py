@@ -69,6 +69,15 @@ class QueryScore(msgspec.Struct, frozen=True, omit_defaults=True):
     context: str | None = None
 
 
+class CompactPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whose numbers come next in the arrays of CompactScores, and how many."""
+
+    options: int
+    prompts: int
+    pack: str | None = None  # none: the question file
+    context: str | None = None
+
+
 class CompactScores(msgspec.Struct, frozen=True):
     """`scores_format = "compact"`: little-endian float32, in the order of the question set (`questions_digest`).
 
@@ -82,6 +91,7 @@ class CompactScores(msgspec.Struct, frozen=True):
     floor_p: bytes  # [options]
     residual: bytes  # [prompts]
     floor_residual: bytes  # [prompts]
+    parts: list[CompactPart] = msgspec.field(default_factory=list)  # side by side; empty in records from before there were parts
 
 
 class Tokens(msgspec.Struct, frozen=True):

@@ -25,7 +25,8 @@ def block(s: Scores, query: str | None = None, everything: bool = False, width: 
     head = f"{s.id} {s.outcome}, {s.tokens.content} tokens{more} [{s.origin.topic}-{s.origin.partition}-{s.origin.offset}]"
     head = printable(head)
     if isinstance(s.scores, CompactScores):
-        return [head, f"  {s.scores.prompts} questions, {s.scores.options} options, compact; questions {s.questions_digest[:16]}"]
+        parts = "".join(f"; {part.prompts} of {printable(part.pack)} in {printable(part.context or '')}" for part in s.scores.parts if part.pack)
+        return [head, f"  {s.scores.prompts} questions, {s.scores.options} options, compact{parts}; questions {s.questions_digest[:16]}"]
     rows = [row for q in s.scores if query in (None, q.id) for row in _scored(q, everything)]
     rows += [row for slot in s.slots if query in (None, slot.get("id")) for row in _slot(slot)]
     rows += [row for pack in s.packs if query is None for row in _pack(pack)]

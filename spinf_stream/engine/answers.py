@@ -9,7 +9,7 @@ import numpy as np
 
 from spinf_stream.engine.asks import Ask
 from spinf_stream.questions.readout import Read
-from spinf_stream.records import CombinationScore, CompactScores, OptionScore, QueryScore
+from spinf_stream.records import CombinationScore, CompactPart, CompactScores, OptionScore, QueryScore
 
 
 def full(ask: Ask, read: Read) -> Iterator[QueryScore]:
@@ -42,6 +42,9 @@ def compact(asks: Sequence[Ask], reads: Sequence[Read]) -> CompactScores:
         floor_p=packed([a.floors.p for a in asks]),
         residual=packed([r.residual for r in reads]),
         floor_residual=packed([a.floors.residual for a in asks]),
+        parts=[
+            CompactPart(len(r.p), len(r.residual), *((a.pack.pack.id, a.pack.context) if a.pack else ())) for a, r in zip(asks, reads)
+        ],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,7 +11,7 @@ import numpy as np
 
 from spinf_stream.packs.file import Pack
 from spinf_stream.questions.plan import F64
-from spinf_stream.records import CompactScores, QueryScore
+from spinf_stream.records import CompactPart, CompactScores, QueryScore
 
 Scores = list[QueryScore] | CompactScores
 
@@ -41,7 +42,7 @@ def decode_record(line: bytes) -> dict[str, Any]:
 def answers_of(record: dict[str, Any], pack: Pack, context: str | None = None) -> list[Stored]:
     """The pack's answers in every context the record was asked in, or in `context` alone; empty when it was not asked.
 
-    Compact records name no question: they serve where the whole record is this pack's. Raises StoredError.
+    Compact records name no question, only whose numbers follow whose. Raises StoredError.
     """
     raw = record.get("scores")
     if not raw:
@@ -81,12 +82,24 @@ def _collect(asked: list[QueryScore], pack: Pack) -> tuple[F64, F64]:
 
 
 def _compact(scores: CompactScores, entries: Sequence[Mapping[str, Any]], pack: Pack, context: str | None) -> list[Stored]:
-    mine = [e for e in entries if e.get("id") == pack.id and context in (None, e.get("context"))]
+    parts = scores.parts or _whole(scores, entries, pack)
+    starts = list(accumulate((part.options for part in parts), initial=0))
+    mine = [(part, slice(at, at + part.options)) for part, at in zip(parts, starts) if part.pack == pack.id and context in (None, part.context)]
     if not mine:
         return []
-    if len(entries) != 1 or scores.options != pack.options or scores.prompts != len(pack.prompts):
-        raise StoredError(f"is compact and holds more than {pack.label}: store full records to take its decision again")
     p, logprob = (np.frombuffer(b, "<f4").astype(np.float64) for b in (scores.p, scores.logprob))
-    if len(p) != pack.options or len(logprob) != pack.options:
+    if not len(p) == len(logprob) == scores.options == starts[-1]:
         raise StoredError("is compact, and its arrays do not have the length it states")
-    return [Stored(str(mine[0].get("context")), p, logprob)]
+    for part, _ in mine:
+        if (part.options, part.prompts) != (pack.options, len(pack.prompts)):
+            raise StoredError(f"is compact, and has {part.options} options of {part.prompts} questions of {pack.id}, which are not those of {pack.label}")
+    return [Stored(str(part.context), p[at], logprob[at]) for part, at in mine]
+
+
+def _whole(scores: CompactScores, entries: Sequence[Mapping[str, Any]], pack: Pack) -> list[CompactPart]:
+    """A record from before compact scores said their parts: clear only where it holds one pack alone."""
+    if not any(e.get("id") == pack.id for e in entries):
+        return []
+    if len(entries) != 1 or scores.options != pack.options or scores.prompts != len(pack.prompts):
+        raise StoredError(f"is compact, names no parts, and holds more than {pack.label}: score it again, or store full records to take its decision again")
+    return [CompactPart(scores.options, scores.prompts, pack.id, str(entries[0].get("context")))]

@@ -21,6 +21,7 @@ from spinf_stream.cli import main
 from spinf_stream.records import (
     MSGPACK,
     CombinationScore,
+    CompactPart,
     CompactScores,
     OptionScore,
     Origin,
@@ -176,6 +177,7 @@ def test_schemas_describe_slots_and_packs(capsys: pytest.CaptureFixture[str]) ->
     assert {f.name for f in msgspec.structs.fields(Scores)} == set(inside["Scores"]["properties"])
     for name, struct in (("slots", "SlotScore"), ("packs", "PackScore")):
         assert inside["Scores"]["properties"][name]["items"] == {"$ref": f"#/$defs/{struct}"}
+    assert "parts" not in inside["CompactScores"]["required"] and set(inside["CompactPart"]["required"]) == {"options", "prompts"}
     assert "start" in inside["SlotAnswer"]["required"] and "value" not in inside["SlotAnswer"]["required"]
     assert main(["schema"]) == 0 and set(json.loads(capsys.readouterr().out)) == {"article", "scores", "questions"}
 
@@ -185,12 +187,15 @@ def test_tail_shows_compact_scores_slots_and_packs(kafka: str, topics, capsys: p
     slots = [{"id": "who", "kind": "text", "combinations": [{"values": {}, "answers": [{"text": " Ada", "p": 0.5}], "mass": 0.6}]}]
     packs = [{"id": "p/x", "version": "1", "categories": {"spam": {"score": 0.125, "flagged": True}, "ham": {"score": 0.5, "flagged": None}}}]
     rich = scores("rich", scores=[], slots=slots, packs=packs)
-    small = scores("small", scores=CompactScores(40, 20, b"", b"", b"", b"", b""))
-    kafka_io.run(kafka_io.produce(kafka, topic, [Rec(encode(rich)), Rec(encode(small))]))
+    small = CompactScores(40, 20, b"", b"", b"", b"", b"")
+    parts = [CompactPart(10, 5), CompactPart(30, 15, "p/x", "post")]
+    sent = [rich, scores("small", scores=small), scores("parts", scores=msgspec.structs.replace(small, parts=parts))]
+    kafka_io.run(kafka_io.produce(kafka, topic, [Rec(encode(s)) for s in sent]))
     assert tail(kafka, topic) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines[1:4]] == [["who", "Ada", "0.500"], ["pack", "p/x@1", "spam", "flagged", "0.125"], ["ham", "0.500"]]
     assert lines[5].strip() == f"20 questions, 40 options, compact; questions {'d' * 16}"
+    assert lines[7].strip() == f"20 questions, 40 options, compact; 15 of p/x in post; questions {'d' * 16}"
 
 
 def test_tail_counts_over_partitions_and_skips_transaction_markers(kafka: str, topics, capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,24 @@ def test_compact_records() -> None:
         answers_of({"scores": {**scores, "options": 9}, "packs": [entry]}, pack)
     assert answers_of({"scores": scores, "packs": []}, pack) == []
 
+    # beside a question file and another context of the same pack: the parts say where its numbers are
+    q, r = answers(4), np.arange(5) / 10
+    parts = [{"options": 5, "prompts": 2}, *({"options": 8, "prompts": 3, "pack": pack.id, "context": c} for c in ("wire", "plain"))]
+    all_p = np.concatenate([r, p, q])
+    several = {**scores, "options": 21, "prompts": 8, "p": floats(all_p), "logprob": floats(np.log(all_p + 1e-9)), "parts": parts}
+    got = answers_of({"scores": several, "packs": []}, pack)
+    assert [g.context for g in got] == ["wire", "plain"]
+    assert got[0].p == pytest.approx(p, abs=1e-7) and got[1].p == pytest.approx(q, abs=1e-7) and got[1].logprob == pytest.approx(np.log(q), abs=1e-5)
+    (plain,) = answers_of({"scores": several, "packs": []}, pack, "plain")
+    assert (plain.p == got[1].p).all()
+    for wrong, text in (
+        ({"parts": [{**parts[0], "options": 4}, *parts[1:]]}, "length"), ({"p": floats(p)}, "length"), ({"options": 22}, "length"),
+        ({"parts": [{**parts[0], "options": 6}, {**parts[1], "options": 7}, parts[2]]}, "not those of demo/newsdesk@0.1.0"),
+    ):  # fmt: skip
+        with pytest.raises(StoredError, match=text):
+            answers_of({"scores": {**several, **wrong}, "packs": []}, pack)
+    assert answers_of({"scores": {**several, "parts": parts[:1]}, "packs": [entry]}, pack) == []
+
 
 @pytest.mark.parametrize(
     ("doc", "kept", "same", "again", "lost"),

@@ -197,6 +197,36 @@ def test_files_of_rows_share_ids_and_names_and_each_meets_its_own_scores(place: 
     assert (place / "shared" / "scores-data.jsonl").read_bytes() != (place / "shared" / "scores-test.jsonl").read_bytes()
 
 
+def test_compact_records_of_several_packs_serve_as_full_ones_do(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Decisions taken again, a fit and an index over compact records of a question file and two packs."""
+    (tmp_path / "q.json").write_text('{"queries": [{"id": "own", "template": "\\n\\nIt is:{?}", "options": [" yes", " no"]}]}')
+    draft = json.loads((place / "draft.json").read_text())
+    (tmp_path / "packs").mkdir()
+    (tmp_path / "packs" / "one.json").write_text(json.dumps({**draft, "pack": "my/one", "contexts": {"plain": "{X}"}}))
+    (tmp_path / "packs" / "live.json").write_text(json.dumps(draft))
+    entries = json.dumps([{"id": "my/one"}, {"id": "my/live"}, {"id": "my/live", "context": "plain"}])
+    flags = ["--model", str(place / "tiny"), "--cache-dir", str(place / "cache"), "--device", "cpu", "--quiet", "--pack-sources", str(tmp_path / "packs")]
+    data, found = str(place / "data.jsonl"), {}
+    for form in ("full", "compact"):
+        stored, made = str(tmp_path / f"{form}.jsonl"), tmp_path / form
+        assert main(["score", data, "--questions", str(tmp_path / "q.json"), "--packs", entries, "--scores-format", form, "--out", stored, *flags]) == 0
+        assert main(["calibrate", str(place / "draft.json"), data, "--context", "plain", "--scores", stored, "--out", str(made), "--no-plots"]) == 0
+        again = tmp_path / f"{form}-again.jsonl"
+        assert main(["packs", "evaluate", str(made / "pack.json"), stored, "--from", str(place / "draft.json"), "--out", str(again)]) == 0
+        table = tmp_path / f"{form}.csv"
+        assert main(["index", stored, "--time", "scored_at", "--raw", str(place / "draft.json"), "--csv", str(table)]) == 0
+        found[form] = [json.loads(line)["packs"] for line in again.read_text().splitlines()], list(csv.DictReader(table.open()))
+    (full, rows), (compact, compact_rows) = found["full"], found["compact"]
+    assert len(full) == len(compact) == 60
+    for a, b in zip(full, compact):
+        assert [(e["id"], e["context"], e["calibrated"]) for e in b] == [("my/one", "plain", False), ("my/live", "post", True), ("my/live", "plain", True)]
+        for one, two in zip(a[1:], b[1:]):
+            assert two["categories"]["sport"]["score"] == pytest.approx(one["categories"]["sport"]["score"], abs=1e-3)
+    assert [(r["context"], r["category"], r["articles"]) for r in rows] == [(c, x, "60") for c in ("plain", "post") for x in ("other", "sport")]
+    for a, b in zip(rows, compact_rows):
+        assert float(b["mean"]) == pytest.approx(float(a["mean"]), abs=1e-5)
+
+
 def test_the_market_index_from_articles_to_a_series(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The official draft asked of articles of three days: its own probabilities, folded into an index with its band."""
     rng = random.Random(9)
