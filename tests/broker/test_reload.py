@@ -130,6 +130,48 @@ def test_sighup_reaches_a_worker_process(kafka: str, topics: Any, tmp_path: Path
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
+def test_sighup_under_load_loses_no_record_of_a_worker_process(kafka: str, topics: Any, tmp_path: Path, model: Path, delivery: str) -> None:
+    """Signals from outside right behind a burst of records, which are in flight then; one of them finds a broken file."""
+    burst = 160
+    (tmp_path / "packs").mkdir()
+    rng = random.Random(11)
+    records = [Rec(json.dumps({"id": f"a{n}", "text": f"text {rng.randrange(10**9)}"}).encode(), str(n).encode(), (), n % 2) for n in range(5 * burst)]
+
+    async def main() -> None:
+        digests = {"1": pack(tmp_path / "packs", "1")}
+        t = Topics(kafka, topics, 2)
+        async with Process(settings(t, tmp_path, model, delivery=delivery)) as w:
+            await w.said("opened at")
+            for turn, version in enumerate(("2", "broken", "3", "4")):
+                if version == "broken":
+                    pack(tmp_path / "packs", "5", broken="}")
+                else:
+                    digests[version] = pack(tmp_path / "packs", version)
+                await t.fill(records[turn * burst : (turn + 1) * burst])
+                w.signal(signal.SIGHUP)
+                done = len(await t.out())
+                assert done < (turn + 1) * burst, "some were in flight or waiting when the signal came"
+                before = time.monotonic()
+                while w.output.count("reload: changed") + w.output.count("reload: nothing changed") <= turn:
+                    assert time.monotonic() < before + 30, w.output[-2000:]
+                    await asyncio.sleep(0.02)
+                await t.out(min(len(await t.out()) + 20, (turn + 1) * burst))  # some by this version
+            assert w.output.count("reload: nothing changed") == 1 and "stays" in w.output
+            await t.fill(records[4 * burst :])
+            await t.out(len(records), seconds=90)
+            w.signal(signal.SIGTERM)
+            assert await w.ended() == 0
+        out = [scores(r) for r in await t.out()]
+        assert Counter(o.id for o in out) == Counter(f"a{n}" for n in range(len(records))), "each once, none lost"
+        assert await t.dead() == []
+        named = {(o.packs[0]["version"], o.packs[0]["digest"]) for o in out}
+        assert named == set(digests.items())
+        assert len({(o.packs[0]["version"], o.questions_digest) for o in out}) == len({o.questions_digest for o in out}) == 4
+
+    asyncio.run(main())
+
+
 def test_a_scorer_that_cannot_reload_says_so_and_goes_on(kafka: str, topics: Any) -> None:
     async def main() -> None:
         t = Topics(kafka, topics)

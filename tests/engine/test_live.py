@@ -283,3 +283,43 @@ def test_nothing_but_the_engine_could_change_a_packs_bits(settings: Settings, tm
         assert len(set(mine)) == 4
         said[names] = mine
     assert said["a",] == said["a", "b"] == said["b", "a"]
+
+
+@pytest.mark.parametrize("context", ["{X}", "It is said: {X}"])
+@pytest.mark.parametrize("form", ["full", "compact"])
+def test_a_question_files_bits_are_its_own_whatever_packs_stand_beside_it(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: str, form: str
+) -> None:
+    """W25: a pack brings its context and its case rule; those of the question file stay as they are."""
+    queries = [
+        {"id": "own", "template": "\n\nSection:{?}", "options": [" sport", " politics", " the world"]},  # as t/a asks it
+        {"id": "ends", "template": "\n\nIs it about {F}?{?}", "options": [" yes", " no"], "combinations": [{"F": "sport"}, {"F": "tech"}], "ends": True},
+    ]
+    (tmp_path / "q.json").write_text(json.dumps({"queries": queries}))
+    for name in ("a", "b"):
+        write(tmp_path / "packs", name, context=context)
+    strict = json.loads((tmp_path / "packs" / "b.json").read_text())
+    strict["scoring"]["case_insensitive"] = True
+    (tmp_path / "packs" / "b.json").write_text(json.dumps(strict))
+    monkeypatch.setattr("spinf_stream.engine.open.PackedEngine", Exact)
+    said = {}
+    for names in ((), ("a",), ("b", "a")):
+        s = msgspec.structs.replace(
+            settings, questions=str(tmp_path / "q.json"), packs=tuple(PackEntry(f"t/{n}") for n in names), scores_format=form,
+            cache_dir=str(tmp_path / "-".join(("cache", *names))),
+        )  # fmt: skip
+        scorer = open_scorer(s)
+        items = [scorer.prepare(Article(text=f"the {w} of the world of {w}")) for w in ("sport", "politics", "business")]
+        mine = []
+        for got in answer(scorer, items):
+            if isinstance(got.scores, CompactScores):
+                own = got.scores.parts[0]
+                assert own.pack is None and len(got.scores.parts) == 1 + len(names)
+                columns = [np.frombuffer(c, "<f4")[: own.options] for c in (got.scores.logprob, got.scores.p, got.scores.floor_p)]
+                columns += [np.frombuffer(c, "<f4")[: own.prompts] for c in (got.scores.residual, got.scores.floor_residual)]
+                mine.append(b"".join(c.tobytes() for c in columns))
+            else:
+                mine.append(msgspec.json.encode([q for q in got.scores if q.pack is None]))
+        assert len(set(mine)) == 3
+        said[names] = mine
+    assert said[()] == said["a",] == said["b", "a"]

@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tiny import make_tiny
 
+from spinf_stream.config import PackEntry, Settings
+from spinf_stream.engine.live import open_live
+from spinf_stream.errors import UsageError
 from spinf_stream.packs import github
 from spinf_stream.packs.draft import draft
 from spinf_stream.packs.github import Away, Github, parse_spec
@@ -216,6 +220,29 @@ def test_a_tag_is_pinned_cached_and_needs_no_network_again(hub: Hub, tmp_path: P
     assert len(hub.asked) == asked
     root = tmp_path / "github" / "o" / "r" / COMMIT
     assert sorted(p.name for p in root.rglob("*") if p.is_file()) == [".files.json", "a.json"]
+
+
+def test_a_worker_starts_and_reloads_offline_from_a_cached_source(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    serve(hub, "tags/v1", COMMIT, archive({"sub/a.json": pack_file("o/a")}))
+    settings = Settings(
+        model=str(make_tiny(tmp_path / "tiny")), device="cpu", packs=(PackEntry("o/a"),), pack_sources=("github:o/r@v1#sub",), cache_dir=str(tmp_path / "cache"),
+    )  # fmt: skip
+
+    def nobody(*_: object, **__: object) -> None:
+        raise OSError(101, "Network is unreachable")
+
+    with monkeypatch.context() as offline:
+        offline.setattr("socket.create_connection", nobody)
+        with pytest.raises(UsageError, match=r"github:o/r@v1#sub"):
+            open_live(settings)
+    Github(settings.cache() / "packs", hub.url).open(parse_spec("github:o/r@v1#sub"))  # as on an earlier start, of github.com
+    asked = len(hub.asked)
+    with monkeypatch.context() as offline:
+        offline.setattr("socket.create_connection", nobody)
+        live = open_live(settings)
+        assert [a.pack.pack.id for a in live.asks if a.pack] == ["o/a"]
+        assert live.reload(lambda batch: live.engine.collect(live.engine.submit(batch))) == (False, [])
+    assert len(hub.asked) == asked and caplog.records == []
 
 
 def test_a_branch_stays_at_its_commit_until_refreshed(hub: Hub, tmp_path: Path) -> None:
