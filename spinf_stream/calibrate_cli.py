@@ -119,14 +119,14 @@ def _stored(args: argparse.Namespace, pack: Any, sets: dict[str, tuple[str, list
     from spinf_stream.packs_cli import find
 
     one_text_an_id(sets.values())
-    if args.origin:
-        same_questions(origin := find(args, args.origin), pack)
-    scores = _read(args.scores, pack, args.context)
-    others = {label for label in scores.made_by if label[1] not in (pack.digest, origin.digest if args.origin else "")}
+    origin = find(args, args.origin) if args.origin else pack
+    same_questions(origin, pack)
+    scores = _read(args.scores, pack, args.context, origin.id)
+    others = {label for label in scores.made_by if label[1] not in (pack.digest, origin.digest)}
     if others:
         version, digest = min(others)
         raise UsageError(
-            f"--scores were made by {pack.id}@{version} ({digest[:19]}), which is not {args.pack} ({pack.digest[:19]}): name that version with --from, "
+            f"--scores were made by {origin.id}@{version} ({digest[:19]}), which is not {args.pack} ({pack.digest[:19]}): name that version with --from, "
             "so that the questions are compared, or leave --scores out and the rows are scored again", 1,
         )  # fmt: skip
     return {"data": scores}
@@ -154,7 +154,7 @@ def _scored(args: argparse.Namespace, pack: Any, sets: dict[str, tuple[str, list
     return found
 
 
-def _read(names: list[str], pack: Any, context: str | None) -> Any:
+def _read(names: list[str], pack: Any, context: str | None, asked_as: str | None = None) -> Any:
     from spinf_stream.files import lines
     from spinf_stream.packs.scored import read_scores
 
@@ -163,7 +163,7 @@ def _read(names: list[str], pack: Any, context: str | None) -> Any:
             with lines(name) as records:
                 yield from records
 
-    return read_scores(every(), pack, context)
+    return read_scores(every(), pack, context, asked_as)
 
 
 def _target(text: str) -> Any:

@@ -20,8 +20,10 @@ from spinf_stream.packs.stored import StoredError, answers_of, decode_record
 class Reevaluator:
     """Holds what does not change from record to record, and counts what did."""
 
-    def __init__(self, pack: Pack, call: dict[str, Any] | None = None, context: str | None = None) -> None:
+    def __init__(self, pack: Pack, call: dict[str, Any] | None = None, context: str | None = None, name: str | None = None) -> None:
+        """name: the id that the records name the pack by, where it has another now."""
         self.pack = pack
+        self.name = name or pack.id
         self.context = context
         self.change = overrides(pack, call)
         self.counts: Counter[str] = Counter()
@@ -31,7 +33,7 @@ class Reevaluator:
     def record(self, record: dict[str, Any]) -> dict[str, Any]:
         """The record with this pack's entries taken again. Raises StoredError."""
         self.counts["records"] += 1
-        stored = answers_of(record, self.pack, self.context)
+        stored = answers_of(record, self.pack, self.context, self.name)
         if not stored:
             self.counts["without this pack"] += 1
             return record
@@ -72,7 +74,7 @@ def evaluate_file(
     """Exit code 1 when a line could not be used; the others are written all the same."""
     if origin is not None:
         same_questions(origin, pack)
-    work = Reevaluator(pack, call, context)
+    work = Reevaluator(pack, call, context, origin.id if origin else None)
     bad = 0
     with source(name) as (records, _), sink(out) as to:
         for n, line in records:

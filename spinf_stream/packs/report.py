@@ -32,6 +32,7 @@ def write_report(report: Report, folder: Path, *, with_plots: bool) -> list[Path
 
 def page(r: Report, drawn: bool) -> list[str]:
     was = "the model's own probabilities, mean over a category's reads" if not r.old.calibrated else f"the scores of {r.old.label}"
+    origin = f" --from {r.old.label}" if r.old.id != r.pack.id else ""  # the records know it by its old name
     goal = {"f1": "the best F1", "precision": f"precision {r.target.value:g}", "flag-rate": f"a flag rate of {r.target.value:g}"}[r.target.kind]
     normal = "the fitted rows themselves" if r.normal_is_fit else f"{r.normal} rows of normal traffic"
     out = [
@@ -84,7 +85,7 @@ def page(r: Report, drawn: bool) -> list[str]:
         "",
         "It is sealed: after an edit `spinf-stream packs seal pack.json` makes it usable again. Try other thresholds over stored scores without a forward pass:",
         "",
-        f"    spinf-stream packs evaluate pack.json scores.jsonl --set {next(iter(r.pack.categories))}=0.8 --out again.jsonl",
+        f"    spinf-stream packs evaluate pack.json scores.jsonl --set {next(iter(r.pack.categories))}=0.8{origin} --out again.jsonl",
     ]
     return out
 

@@ -36,9 +36,9 @@ class Scores(NamedTuple):
     made_by: set[tuple[str, str]]  # version and digest of the pack, where the records name them
 
 
-def read_scores(lines: Iterable[bytes], pack: Pack, context: str | None = None) -> Scores:
-    """Raises StoredError when no record answers the pack, one id has two answers, or several models mix."""
-    name = context or pack.default_context
+def read_scores(lines: Iterable[bytes], pack: Pack, context: str | None = None, asked_as: str | None = None) -> Scores:
+    """asked_as: the id that the records name the pack by, where it has another now. Raises StoredError when no record answers the pack, one id has two answers, or several models mix."""
+    name, asked_as = context or pack.default_context, asked_as or pack.id
     by_id: dict[str, tuple[F64, F64]] = {}
     models: set[str] = set()
     fingerprints: set[str] = set()
@@ -48,7 +48,7 @@ def read_scores(lines: Iterable[bytes], pack: Pack, context: str | None = None) 
     for line in lines:
         try:
             record = decode_record(line)
-            found = answers_of(record, pack, name)
+            found = answers_of(record, pack, name, asked_as)
         except StoredError as e:
             bad, first = bad + 1, first or str(e)
             continue
@@ -62,9 +62,9 @@ def read_scores(lines: Iterable[bytes], pack: Pack, context: str | None = None) 
         fingerprints.add(str(record.get("system_fingerprint")))
         day = max(day, str(record.get("scored_at") or "")[:10])
         entries = [e for e in record.get("packs") or () if isinstance(e, dict)]
-        made_by |= {(str(e.get("version")), str(e["digest"])) for e in entries if (e.get("id"), e.get("context")) == (pack.id, name) and "digest" in e}
+        made_by |= {(str(e.get("version")), str(e["digest"])) for e in entries if (e.get("id"), e.get("context")) == (asked_as, name) and "digest" in e}
     if not by_id:
-        raise StoredError(f"no record answers {pack.label} in the context {name!r}" + (f" (first bad line: it {first})" if first else ""))
+        raise StoredError(f"no record answers {asked_as} in the context {name!r}" + (f" (first bad line: it {first})" if first else ""))
     if len(models) > 1:
         raise StoredError(f"the scores come from {len(models)} models ({', '.join(sorted(models))}): calibrate on one")
     return Scores(by_id, models.pop(), fingerprints, bad, first, day or None, made_by)

@@ -39,9 +39,10 @@ def decode_record(line: bytes) -> dict[str, Any]:
     return record
 
 
-def answers_of(record: dict[str, Any], pack: Pack, context: str | None = None) -> list[Stored]:
+def answers_of(record: dict[str, Any], pack: Pack, context: str | None = None, name: str | None = None) -> list[Stored]:
     """The pack's answers in every context the record was asked in, or in `context` alone; empty when it was not asked.
 
+    `name`: the id that the record names it by, where the same questions have been given another since.
     Compact records name no question, only whose numbers follow whose. Raises StoredError.
     """
     raw = record.get("scores")
@@ -51,18 +52,19 @@ def answers_of(record: dict[str, Any], pack: Pack, context: str | None = None) -
         scores: Scores = msgspec.convert(raw, CompactScores) if isinstance(raw, dict) else msgspec.convert(raw, list[QueryScore])
     except msgspec.ValidationError as e:
         raise StoredError(f"$.scores: {e}") from None
-    return answers_in(scores, [e for e in record.get("packs") or () if isinstance(e, dict)], pack, context)
+    return answers_in(scores, [e for e in record.get("packs") or () if isinstance(e, dict)], pack, context, name)
 
 
-def answers_in(scores: Scores, entries: Sequence[Mapping[str, Any]], pack: Pack, context: str | None = None) -> list[Stored]:
+def answers_in(scores: Scores, entries: Sequence[Mapping[str, Any]], pack: Pack, context: str | None = None, name: str | None = None) -> list[Stored]:
     """The same, of decoded scores and the record's `packs`. Raises StoredError."""
+    name = name or pack.id
     if isinstance(scores, CompactScores):
-        return _compact(scores, entries, pack, context)
+        return _compact(scores, entries, pack, context, name)
     by_context: dict[str, list[QueryScore]] = {}
     for q in scores:
-        if q.pack == pack.id and q.context is not None and context in (None, q.context):
+        if q.pack == name and q.context is not None and context in (None, q.context):
             by_context.setdefault(q.context, []).append(q)
-    return [Stored(name, *_collect(asked, pack)) for name, asked in by_context.items()]
+    return [Stored(where, *_collect(asked, pack)) for where, asked in by_context.items()]
 
 
 def _collect(asked: list[QueryScore], pack: Pack) -> tuple[F64, F64]:
@@ -81,10 +83,10 @@ def _collect(asked: list[QueryScore], pack: Pack) -> tuple[F64, F64]:
     return p, logprob
 
 
-def _compact(scores: CompactScores, entries: Sequence[Mapping[str, Any]], pack: Pack, context: str | None) -> list[Stored]:
-    parts = scores.parts or _whole(scores, entries, pack)
+def _compact(scores: CompactScores, entries: Sequence[Mapping[str, Any]], pack: Pack, context: str | None, name: str) -> list[Stored]:
+    parts = scores.parts or _whole(scores, entries, pack, name)
     starts = list(accumulate((part.options for part in parts), initial=0))
-    mine = [(part, slice(at, at + part.options)) for part, at in zip(parts, starts) if part.pack == pack.id and context in (None, part.context)]
+    mine = [(part, slice(at, at + part.options)) for part, at in zip(parts, starts) if part.pack == name and context in (None, part.context)]
     if not mine:
         return []
     p, logprob = (np.frombuffer(b, "<f4").astype(np.float64) for b in (scores.p, scores.logprob))
@@ -92,14 +94,14 @@ def _compact(scores: CompactScores, entries: Sequence[Mapping[str, Any]], pack: 
         raise StoredError("is compact, and its arrays do not have the length it states")
     for part, _ in mine:
         if (part.options, part.prompts) != (pack.options, len(pack.prompts)):
-            raise StoredError(f"is compact, and has {part.options} options of {part.prompts} questions of {pack.id}, which are not those of {pack.label}")
+            raise StoredError(f"is compact, and has {part.options} options of {part.prompts} questions of {name}, which are not those of {pack.label}")
     return [Stored(str(part.context), p[at], logprob[at]) for part, at in mine]
 
 
-def _whole(scores: CompactScores, entries: Sequence[Mapping[str, Any]], pack: Pack) -> list[CompactPart]:
+def _whole(scores: CompactScores, entries: Sequence[Mapping[str, Any]], pack: Pack, name: str) -> list[CompactPart]:
     """A record from before compact scores said their parts: clear only where it holds one pack alone."""
-    if not any(e.get("id") == pack.id for e in entries):
+    if not any(e.get("id") == name for e in entries):
         return []
     if len(entries) != 1 or scores.options != pack.options or scores.prompts != len(pack.prompts):
         raise StoredError(f"is compact, names no parts, and holds more than {pack.label}: score it again, or store full records to take its decision again")
-    return [CompactPart(scores.options, scores.prompts, pack.id, str(entries[0].get("context")))]
+    return [CompactPart(scores.options, scores.prompts, name, str(entries[0].get("context")))]

@@ -68,6 +68,10 @@ def test_scores_of_another_version_are_compared_first(call: list[str], tmp_path:
     assert main([*call, *scores]) == 1
     assert "my/energy@0.0.9" in (said := capsys.readouterr().err) and "--from" in said
     assert main([*call, *scores, "--from", str(tmp_path / "old.json")]) == 0, "the same questions"
+    renamed = ["calibrate", str(tmp_path / "own.json"), *call[2:], *scores]
+    (tmp_path / "own.json").write_text(json.dumps({**pack_doc(), "pack": "my/own"}))
+    assert main(renamed) == 1, "records know it by another name"
+    assert main([*renamed, "--from", str(tmp_path / "old.json")]) == 0 and load(tmp_path / "out" / "pack.json").id == "my/own"
     other["scoring"]["queries"][0]["template"] = "\nIs that about {F}?\nAnswer:{?}"
     (tmp_path / "old.json").write_text(json.dumps(other))
     capsys.readouterr()

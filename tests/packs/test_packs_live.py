@@ -20,7 +20,7 @@ from spinf_stream.engine.live import open_live
 from spinf_stream.engine.open import open_packs
 from spinf_stream.packs.document import digest
 from spinf_stream.packs.evaluate import Evaluator
-from spinf_stream.packs.file import load
+from spinf_stream.packs.file import from_doc, load
 from spinf_stream.packs.stored import answers_of
 
 WORDS = ["market", "match", "vote", "storm", "goal", "share", "law", "rain", "song", "chip"]
@@ -125,6 +125,14 @@ def test_an_official_draft_is_calibrated_under_a_name_of_ones_own_and_served(pla
 
     settings = Settings(packs=(PackEntry("my/reviews"),), pack_sources=(str(place / "mine"),), cache_dir=str(place / "cache"))
     (served,) = open_packs(settings, made.model)
+    # over the scores that its official draft made, by the line that the report gives
+    assert f"pack.json scores.jsonl --set {next(iter(made.categories))}=0.8 --from spinf-stream/reviews@0.1.0" in (place / "mine" / "report.md").read_text()
+    again = place / "mine" / "again.jsonl"
+    call = ["packs", "evaluate", str(place / "mine" / "pack.json"), str(place / "mine" / "scores-data.jsonl"), "--out", str(again)]
+    assert main([*call, "--from", "spinf-stream/reviews@0.1.0"]) == 0
+    entries = [json.loads(line)["packs"][1] for line in again.read_text().splitlines()]
+    assert len(entries) == 16 and {(e["id"], e["digest"], e["calibrated"]) for e in entries} == {("my/reviews", made.digest, True)}
+    assert len({e["categories"]["positive"]["score"] for e in entries}) > 8
     assert (served.pack.digest, served.evaluator.judges) == (made.digest, True)
     assert caplog.records == []
 
@@ -174,6 +182,14 @@ def test_an_edited_copy_of_an_official_pack_is_scored_as_it_stands(place: Path, 
         assert [[o["p"] for c in q["combinations"] for o in c["options"]] for q in ours["scores"]] == [
             pytest.approx([o["p"] for c in q["combinations"] for o in c["options"]], abs=1e-5) for q in its["scores"]
         ]
+
+
+def test_scores_of_another_file_are_no_scores_of_the_pack(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    doc = load(place / "draft.json").doc
+    other = {**doc, "contexts": {**doc["contexts"], "post": "Said by {who}:\n{X}\nEnd."}}
+    monkeypatch.setattr("spinf_stream.packs.sources.InHand.load", lambda *_: from_doc(other))
+    assert calibrated(place, place / "draft.json", place / "data.jsonl", "wrong") == 1
+    assert from_doc(other).digest in (said := capsys.readouterr().err) and "another run" in said and not (place / "wrong" / "pack.json").exists()
 
 
 def test_files_of_rows_share_ids_and_names_and_each_meets_its_own_scores(place: Path) -> None:
