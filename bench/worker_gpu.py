@@ -158,7 +158,7 @@ def stages(page: str) -> dict[str, float]:
 async def compare(scorer: Any, lines: list[bytes], records: dict[str, bytes]) -> int:
     """Articles whose scores are other bits than those of `score FILE`."""
     out = io.BytesIO()
-    await score_cli._score(starmap(Line, enumerate(lines, 1)), 0, scorer, out, "articles.jsonl", quiet=True)
+    await score_cli.score(starmap(Line, enumerate(lines, 1)), 0, scorer, out, "articles.jsonl", quiet=True)
     mine = {r["id"]: r["scores"] for r in map(json.loads, out.getvalue().splitlines())}
     return sum(json.loads(records[k])["scores"] != v for k, v in mine.items())
 

@@ -283,7 +283,7 @@ def test_score_file_isolates_a_poisonous_line(settings, tmp_path, monkeypatch):
     out = io.BytesIO()
     (tmp_path / "f.jsonl").write_bytes(b"\n".join([b"", *lines[:2], b" ", *lines[2:], b"{", b'{"id": "e", "text": " "}', b'{"id": "s"}', b'{"text": "x"}']))
     with files.source(str(tmp_path / "f.jsonl")) as (read, _):
-        total = asyncio.run(score_cli._score(read, 0, scorer, out, "f.jsonl", quiet=True))
+        total = asyncio.run(score_cli.score(read, 0, scorer, out, "f.jsonl", quiet=True))
     got = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [(g["id"], g["outcome"], g.get("reason"), g.get("line")) for g in got] == [
         ("a", "scored", None, None), ("b", "dead", "nonfinite", 3), ("c", "scored", None, None), (None, "dead", "not_json", 6),
