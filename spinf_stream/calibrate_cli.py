@@ -41,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--id", metavar="NAMESPACE/NAME", help="of the calibrated pack (default PACK's); required for an official pack: its name stays ours")
     parser.add_argument("--pack-version", metavar="V", help="of the calibrated pack; required when PACK is calibrated already and keeps its id")
     parser.add_argument("--out", metavar="FOLDER", help="default: <pack name>-calibration")
-    parser.add_argument("--no-plots", action="store_true")
+    parser.add_argument("--no-plots", action="store_true", help="no PNGs, which need the extra `report` (matplotlib)")
     add_settings(parser, _SETTINGS)
 
 
