@@ -20,7 +20,7 @@ import pytest
 import services
 
 ROOT = Path(__file__).resolve().parents[1]
-SHARED = ROOT.parent / "shared"  # real articles and the headline job, laid beside the checkout
+EXAMPLE_PACK = ROOT / "tests" / "corpus" / "example-pack.json"
 
 # The interpreter and opcode checks need their own pair of Triton and numpy (DECISIONS 23): `make test-kernels`. There the
 # interpreter is switched on before anything imports Triton; everywhere else those files are not collected.

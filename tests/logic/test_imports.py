@@ -1,4 +1,4 @@
-"""Who imports what: the Kafka client has one home, and what is imported is declared and pinned."""
+"""Who imports and reads what: the Kafka client has one home, imports are declared and pinned, a clone stands alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def normal(name: str) -> str:
 
 
 def test_the_kafka_client_is_imported_in_one_folder_alone() -> None:
-    """It can be exchanged there (../shared/DESIGN.md)."""
+    """It can be exchanged there."""
     home = PACKAGE / "stream" / "kafka"
     users = {file for file, name in imports(PACKAGE) if name.split(".")[0] == "aiokafka"}
     assert users and {file for file in users if home not in file.parents} == set()
@@ -46,3 +46,10 @@ def test_what_is_imported_is_declared_and_pinned() -> None:
     used_dists = {module: {normal(d) for d in by_module.get(module, [])} for module in used}
     assert {m for m, dists in used_dists.items() if not dists & declared} == set()
     assert {d for m in used for d in used_dists[m] & declared if d not in pinned} == set()
+
+
+def test_no_test_reads_what_lies_beside_the_checkout() -> None:
+    """A clone stands alone: real articles are for the benches, which take --data and --job."""
+    beside = re.compile(rb"""\.\./[s]hared|["'][s]hared["'] */|/ *f?["'][s]hared\b|/work/[s]hared|ROOT\.parent""")
+    files = [f for f in (ROOT / "tests").rglob("*") if f.is_file() and "__pycache__" not in f.parts]
+    assert len(files) > 100 and [f.name for f in files if beside.search(f.read_bytes())] == []

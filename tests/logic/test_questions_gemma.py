@@ -1,15 +1,20 @@
-"""The compiler with the demo model's own tokenizer: what the peer's reference says of it, and joins on real articles."""
+"""The compiler with the demo model's own tokenizer: what the peer's reference says of it, and joins on whole articles."""
 
 from __future__ import annotations
 
 import json
 import random
+import sys
 from typing import Any
 
 import pytest
-from conftest import SHARED
+from conftest import ROOT
 from questions_bpe import texts
 
+sys.path.insert(0, str(ROOT / "bench"))
+from job import made_up
+
+from spinf_stream.demo import SAMPLES
 from spinf_stream.engine.cache import fetch
 from spinf_stream.engine.tokenizer import Encoder
 from spinf_stream.questions.compile import Source, build
@@ -60,18 +65,23 @@ def test_the_peers_join(gemma: Encoder) -> None:
     assert q.joins_differ(gemma, "hello there.") == []
 
 
-def test_the_headline_job_shares_its_stems(gemma: Encoder) -> None:
-    q = made(gemma, *json.loads((SHARED / "bench" / "headline.json").read_text())["questions"])
-    assert (q.plan.prompts, q.tokens, sum(s.tokens for s in q.queries), len(q.joins.heads)) == (56, 407, 729, 1)
+def test_questions_of_a_job_share_their_stems(gemma: Encoder) -> None:
+    """A row of the plan for each beginning that its questions have, no more."""
+    queries = made_up(articles=1, questions=56, words=1).scoring["queries"]
+    q = made(gemma, *queries)
+    prompts = [tuple(gemma.encode(query["template"].removesuffix("{?}"))) for query in queries]
+    beginnings = {p[:n] for p in prompts for n in range(1, len(p) + 1)}
+    assert (q.plan.prompts, sum(s.tokens for s in q.queries), len(q.joins.heads)) == (56, sum(map(len, prompts)), 3)  # Does, Is, Would
+    assert q.tokens == len(beginnings) < sum(map(len, prompts)) / 1.5
 
 
-def test_joins_on_real_articles_are_what_whole_texts_say(gemma: Encoder) -> None:
+def test_joins_on_articles_are_what_whole_texts_say(gemma: Encoder) -> None:
     r = random.Random(11)
     heads = ["\n\nIs", " Is it", "s the", "ing", ", and", "'s view", "\n", "\t\tWhat", " —so", "00 people", "!!", "的", "  double", ".com", "</b>", "\r\nHi"]
     fills = [h + " end:" for h in heads]
     q = made(gemma, *(query(id=str(i), template=h + " end:{?}") for i, h in enumerate(heads)))
-    lines = [json.loads(line)["text"] for line in (SHARED / "data" / "bbc_test.jsonl").read_text().splitlines()]
-    contents = [c for t in lines for c in (t.rstrip(), t[: r.randrange(1, len(t))].rstrip()) if c]
+    lines = [json.loads(line)["text"] for line in (SAMPLES / "articles.jsonl").read_text("utf-8").splitlines()]
+    contents = [c for t in lines for n in (len(t), *r.sample(range(1, len(t)), 50)) if (c := t[:n].rstrip())]
     assert len(contents) > 300
     apart, own = gemma.encode_batch([c[-256:] for c in contents]), gemma.encode_batch(fills)
     differing = 0

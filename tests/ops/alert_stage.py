@@ -17,7 +17,7 @@ import kafka_io
 import numpy as np
 import prom
 import services
-from conftest import SHARED
+from conftest import EXAMPLE_PACK
 from fakes import FakeScorer
 from kafka_io import Rec
 
@@ -29,7 +29,7 @@ from spinf_stream.engine.seam import EngineFault
 from spinf_stream.packs.file import from_doc
 from spinf_stream.records import Answer
 
-PACK = from_doc(json.loads((SHARED / "reference" / "example-pack.json").read_text("utf-8")))
+PACK = from_doc(json.loads(EXAMPLE_PACK.read_text("utf-8")))
 
 
 class Scorer(FakeScorer):

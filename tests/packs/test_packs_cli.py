@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SHARED
+from conftest import EXAMPLE_PACK
 
 from spinf_stream.cli import main
 from spinf_stream.packs.diff import diff
@@ -18,7 +18,7 @@ from spinf_stream.packs.file import Pack, from_doc
 from spinf_stream.packs.reevaluate import Reevaluator
 from spinf_stream.packs.stored import StoredError, answers_of
 
-DOC: dict[str, Any] = json.loads((SHARED / "reference" / "example-pack.json").read_text("utf-8"))
+DOC: dict[str, Any] = json.loads(EXAMPLE_PACK.read_text("utf-8"))
 
 
 def edited(**at: Any) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def test_the_commands(pack_file: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["packs", "list", *sources]) == 0
     assert ["demo/newsdesk", "0.1.0"] in [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
     assert main(["packs", "show", "demo/newsdesk@0.1.0", "--questions", *sources]) == 0
-    assert "F = 'earnings'" in capsys.readouterr().out
+    assert "F = 'company results'" in capsys.readouterr().out
     assert main(["packs", "validate", str(pack_file)]) == 0
     assert main(["packs", "validate", str(tmp_path)]) == 0
     assert main(["packs", "new", "my/pack", "--categories", "oil,gas", "--out", str(tmp_path / "new.json")]) == 0

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SHARED
+from conftest import EXAMPLE_PACK
 
 from spinf_stream.packs.draft import draft
 from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.file import from_doc, load, loads
 from spinf_stream.packs.problems import PackError, ParameterError
 
-DOC: dict[str, Any] = json.loads((SHARED / "reference" / "example-pack.json").read_text("utf-8"))
+DOC: dict[str, Any] = json.loads(EXAMPLE_PACK.read_text("utf-8"))
 
 
 def changed(**top: Any) -> dict[str, Any]:
@@ -138,10 +138,10 @@ def test_a_pack_asked_in_another_context_than_it_was_fitted_in_says_so() -> None
 
 def test_presentation() -> None:
     pack = from_doc(DOC)
-    assert pack.presentation() == ("News item for the markets desk:\n", "\n")
+    assert pack.presentation() == ("Sent to city editors.\n\n", "\n")
     assert pack.presentation("plain", {"desk": 5}) == ("", "")
-    assert pack.presentation("wire", {"desk": True})[0] == "News item for the True desk:\n"
-    assert pack.presentation("wire", {"desk": "a {X} b"})[0] == "News item for the a {X} b desk:\n"
+    assert pack.presentation("wire", {"desk": True})[0] == "Sent to True editors.\n\n"
+    assert pack.presentation("wire", {"desk": "a {X} b"})[0] == "Sent to a {X} b editors.\n\n"
     with pytest.raises(ParameterError, match="no parameter 'brand'"):
         pack.presentation("wire", {"brand": "x"})
     with pytest.raises(ParameterError, match="no context 'none'"):

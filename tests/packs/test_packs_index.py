@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SHARED
+from conftest import EXAMPLE_PACK
 
 from spinf_stream.cli import main
 from spinf_stream.packs.drift import LEAST, Drift, from_quantiles, from_scores, psi
@@ -20,7 +20,7 @@ from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.file import from_doc
 from spinf_stream.packs.index import Index, Offsets, day_of
 
-DOC: dict[str, Any] = json.loads((SHARED / "reference" / "example-pack.json").read_text("utf-8"))
+DOC: dict[str, Any] = json.loads(EXAMPLE_PACK.read_text("utf-8"))
 
 
 def record(offset: int, score: float, flagged: bool | None, **more: Any) -> dict[str, Any]:

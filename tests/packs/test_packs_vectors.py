@@ -1,20 +1,26 @@
-"""The peer's example pack and its 14 vectors (reference/peer-engine.md 3.10), to 6 decimals and to the last bit."""
+"""The peer's 14 vectors (reference/peer-engine.md 3.10), to 6 decimals and to the last bit.
+
+They rest on the constants, the order of the options and the thresholds of the peer's example pack; corpus/example-pack.json
+has these, asks in words of its own, and so has another lock.
+"""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SHARED
+from conftest import EXAMPLE_PACK
 
 from spinf_stream.packs.decide import overrides
 from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.file import Pack, from_doc
+from spinf_stream.packs.micro import lock
 
-DOC: dict[str, Any] = json.loads((SHARED / "reference" / "example-pack.json").read_text("utf-8"))
+DOC: dict[str, Any] = json.loads(EXAMPLE_PACK.read_text("utf-8"))
 SETS = {
     "A": [0.9, 0.1, 0.02, 0.98, 0.2, 0.7, 0.06, 0.04],
     "B": [0.03, 0.97, 0.01, 0.99, 0.05, 0.05, 0.3, 0.6],
@@ -108,6 +114,19 @@ def test_v12_an_edited_pack_falls_back_and_says_so() -> None:
         "unsafe": True, "mode": "max", "score": 0.920678, "threshold": 0.75, "category": "event",
         "warning": "micro-layer lock mismatch: the pack was edited; using the fallback mode",
     }  # fmt: skip
+
+
+def test_the_lock_is_the_hash_of_what_is_signed_and_of_nothing_else() -> None:
+    layer = {"inputs": ["c:a"], "weights": "AAAAPwAAQD8="}
+    doc = {
+        "contexts": {"x": "{X}"}, "scoring": {"queries": [{"template": "\u00e9{?}", "id": "q"}], "case_insensitive": True},
+        "reads": [{"sd": 2.0, "mean": 1, "F": "\u20ac"}], "categories": {"b": {"threshold": 0.5}, "a": {"platt": [1.0, 0]}}, "decision": {"micro_layer": layer},
+    }  # fmt: skip
+    signed = (
+        b'{"inputs":["c:a"],"platt":{"a":[1.0,0],"b":null},"queries":[{"id":"q","template":"\\u00e9{?}"}],'
+        b'"reads":[{"F":"\\u20ac","mean":1,"sd":2.0}]}'
+    )
+    assert lock(doc) == "sha256:" + hashlib.sha256(signed).hexdigest()
 
 
 def test_v13_a_hidden_layer_under_the_same_lock() -> None:
