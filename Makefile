@@ -1,12 +1,13 @@
 # Everything a fresh Linux machine with Python needs is set up by these targets themselves.
 #   make demo    a few news articles through the whole worker, on an embedded broker
-#   make test    requirements, lint, types, and the whole suite on real Kafka and Redis
+#   make test    requirements, lint, types, the whole suite on real Kafka and Redis, and the kernels under Triton's interpreter
 #   make bench   the benches that need no GPU
 #   make board   the Grafana board drawn into board.png, from PROMETHEUS (default http://127.0.0.1:9090)
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+KERNELS ?= .venv-kernels
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export OMP_NUM_THREADS ?= 2
 SITE := 'import site; print(site.getsitepackages()[0])'
@@ -16,8 +17,13 @@ SITE := 'import site; print(site.getsitepackages()[0])'
 demo: venv
 	@$(BIN)/spinf-stream demo
 
-test: requirements lint
-	$(BIN)/python -m pytest -m "not cuda" --durations=15
+SUITE = $(BIN)/python -m pytest -m "not cuda" --durations=15
+INTERPRETED = $(KERNELS)/bin/python -m pytest -m "not cuda" tests/kernels
+
+# Both run whatever becomes of the first, and either fails it.
+test: requirements lint $(KERNELS)/.installed
+	@echo '$(SUITE)'; $(SUITE); suite=$$?; echo '$(INTERPRETED)'; $(INTERPRETED); kernels=$$?; \
+	echo "make test: the suite ended with $$suite, the kernels with $$kernels"; test $$suite$$kernels = 00
 
 # Faults on real services, audited: every kind once (part of `make test` too); at length about half an hour.
 chaos: venv requirements
@@ -59,14 +65,14 @@ requirements: venv
 
 # The Triton interpreter and the opcode checks need an older Triton and numpy than the suite (DECISIONS 23): a second
 # environment with those two before everything of the first.
-test-kernels: .venv-kernels/.installed
-	.venv-kernels/bin/python -m pytest -m "not cuda" tests/kernels
+test-kernels: $(KERNELS)/.installed
+	$(INTERPRETED)
 
-.venv-kernels/.installed: kernels/requirements.txt $(VENV)/.installed
-	$(PYTHON) -m venv .venv-kernels
-	.venv-kernels/bin/python -m pip install -q --no-deps -r kernels/requirements.txt
-	echo "import site; site.addsitedir('$$($(BIN)/python -c $(SITE))')" > "$$(.venv-kernels/bin/python -c $(SITE))/base.pth"
+$(KERNELS)/.installed: kernels/requirements.txt $(VENV)/.installed
+	$(PYTHON) -m venv $(KERNELS)
+	$(KERNELS)/bin/python -m pip install -q --no-deps -r kernels/requirements.txt
+	echo "import site; site.addsitedir('$$($(BIN)/python -c $(SITE))')" > "$$($(KERNELS)/bin/python -c $(SITE))/base.pth"
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .venv-kernels build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(KERNELS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
