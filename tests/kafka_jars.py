@@ -67,6 +67,16 @@ def kafka_jars() -> Path:
     return folder
 
 
+def broker_jars() -> Path | None:
+    """As kafka_jars, for a broker here; None where that cannot be and a Docker engine has to run it."""
+    try:
+        return kafka_jars()
+    except MissingRequirement:
+        if docker_answers():
+            return None
+        raise
+
+
 def _fetch(folder: Path) -> None:
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)

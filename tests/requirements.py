@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 
-from kafka_jars import MissingRequirement, docker_answers, kafka_jars
+from kafka_jars import MissingRequirement, broker_jars
 from services import need
 
 
@@ -22,9 +21,9 @@ def missing() -> list[str]:
                 need(program, package, instead)
             except MissingRequirement as e:
                 said.append(str(e))
-    if not os.environ.get("SPINF_TEST_KAFKA") and not (shutil.which("java") is None and docker_answers()):
+    if not os.environ.get("SPINF_TEST_KAFKA"):
         try:
-            kafka_jars()
+            broker_jars()
         except MissingRequirement as e:
             said.append(str(e))
     return said

@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kafka_jars import KAFKA_VERSION, MissingRequirement, docker_answers, java17, kafka_jars
+from kafka_jars import KAFKA_VERSION, MissingRequirement, broker_jars, kafka_jars
 from service import HOST, Service, exchange, free_port, hear_ctrl_c, need, wait_until
 
 __all__ = [
@@ -32,6 +32,7 @@ class Kafka(Service):
         super().__init__(folder, port)
         self.controller_port = free_port()
         self.settings = settings or {}
+        self._jars: Path | None = None
         self._docker = False
 
     def properties(self, data: Path, listen: str = HOST) -> dict[str, object]:
@@ -69,7 +70,8 @@ class Kafka(Service):
         }
 
     def prepare(self) -> None:
-        self._docker = not java17() and docker_answers()
+        self._jars = broker_jars()
+        self._docker = self._jars is None
         data = self.folder / "data"
         properties = self.folder / "server.properties"
         inside = Path("/spinf/data") if self._docker else data
@@ -115,11 +117,10 @@ class Kafka(Service):
         return f"spinf-test-kafka-{self.port}"
 
     def _java(self) -> list[str]:
-        jars = kafka_jars()
         return [
             "java", "-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true",
-            "-cp", f"{jars}/*",
+            "-cp", f"{self._jars or kafka_jars()}/*",
         ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import kafka_io
 import pytest
+import requirements
 import services
 from kafka_io import RawKey, Rec
 
@@ -108,14 +110,43 @@ def test_what_is_missing_is_one_line_with_its_command(tmp_path: Path, monkeypatc
         assert "\n" not in str(said.value)
 
 
+def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **programs: str) -> None:
+    """One that has these programs alone, each a shell script, and no jars yet."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, script in programs.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("SPINF_TEST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SPINF_TEST_KAFKA", raising=False)
+
+
+JAVA = "echo 'openjdk version \"{}.0.2\" 2024' >&2"
+
+
+@pytest.mark.parametrize("java", [{}, {"java": JAVA.format(11)}, {"java": JAVA.format(17)}], ids=["none", "11", "17 without Maven"])
+@pytest.mark.parametrize("docker", [{}, {"docker": "exit 0"}, {"docker": "exit 1"}], ids=["none", "answers", "does not answer"])
+def test_requirements_and_the_broker_agree_on_the_fallback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java: dict[str, str], docker: dict[str, str]
+) -> None:
+    _machine(tmp_path, monkeypatch, **java, **docker)
+    lacks = [line for line in requirements.missing() if re.match("Java|Maven", line)]
+    broker = services.Kafka(tmp_path / "kafka")
+    broker.folder.mkdir()
+    if docker == {"docker": "exit 0"}:
+        broker.prepare()
+        assert lacks == [] and broker.command()[0] == "docker"
+    else:
+        with pytest.raises(services.MissingRequirement) as said:
+            broker.prepare()
+        assert lacks == [str(said.value)]
+        assert str(said.value).startswith("Maven" if "17" in java.get("java", "") else "Java 17")
+
+
 def test_without_java_a_docker_engine_runs_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command alone: no engine is at hand where this suite runs."""
-    docker = tmp_path / "bin" / "docker"
-    docker.parent.mkdir()
-    docker.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
-    docker.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{docker.parent}:/bin")
-    monkeypatch.setattr(services, "java17", lambda: False)
+    _machine(tmp_path, monkeypatch, docker=f'echo "$@" >> {tmp_path}/calls')
     broker = services.Kafka(tmp_path / "kafka")
     broker.folder.mkdir()
     broker.prepare()
