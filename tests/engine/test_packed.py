@@ -51,16 +51,21 @@ def run(executor, plan, ids, budget=100_000):
     return engine.collect(engine.submit(batch(ids, index))).trees
 
 
+def path_of(plan: Plan, read: int) -> list[int]:
+    """The tokens between the trunk and a read."""
+    path, node = [], int(plan.read_node[read])
+    while node >= 0:
+        path.append(int(plan.token[node]))
+        node = int(plan.parent[node])
+    return path[::-1]
+
+
 def truth(executor, encoder, plan: Plan, ids):
     """cand [C], end [R] of one tree, each read by a forward of its own."""
     other = ~encoder.starts_alnum()
     cand, end = np.zeros(int(plan.cand_ptr[-1])), np.zeros(plan.reads)
     for r in range(plan.reads):
-        path, node = [], int(plan.read_node[r])
-        while node >= 0:
-            path.append(int(plan.token[node]))
-            node = int(plan.parent[node])
-        row = reference.logprobs(executor.stack, [*ids.tolist(), *path[::-1]], [-1])[0].numpy()
+        row = reference.logprobs(executor.stack, [*ids.tolist(), *path_of(plan, r)], [-1])[0].numpy()
         at = slice(int(plan.cand_ptr[r]), int(plan.cand_ptr[r + 1]))
         cand[at] = row[plan.cand_token[at]]
         if plan.read_end[r]:
@@ -81,6 +86,29 @@ def test_every_read_equals_a_plain_forward(parts):
             else:  # bare logits: equal up to the read's own normaliser
                 np.testing.assert_allclose(got - got[0], cand[at] - cand[at][0], atol=WORST, rtol=0)
         np.testing.assert_allclose(tree.end, end, atol=WORST, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["gemma3", "gemma4"])
+def test_every_read_is_that_of_transformers(tmp_path, family):
+    """Not by way of our own reference; most trunks are longer than the window."""
+    import torch
+    import transformers
+
+    folder = make_tiny(tmp_path / family, family, seed=4)
+    stack, encoder = load(str(folder), "float32", "cpu", tmp_path / "cache")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    plan, ids = build([Source(QUESTIONS)], encoder).plan, trunks((5, 17, 40, 150))
+    other = ~encoder.starts_alnum()
+    for tree, trunk in zip(run(TorchExecutor(stack, encoder.starts_alnum()), plan, ids), ids):
+        for r in range(plan.reads):
+            with torch.no_grad():
+                row = model(torch.tensor([[*trunk.tolist(), *path_of(plan, r)]])).logits[0, -1].double().log_softmax(-1).numpy()
+            at = slice(int(plan.cand_ptr[r]), int(plan.cand_ptr[r + 1]))
+            got, want = tree.cand[at], row[plan.cand_token[at]]
+            shift = 0.0 if plan.read_norm[r] else got[0] - want[0]  # bare logits
+            np.testing.assert_allclose(got - shift, want, atol=1e-4, rtol=0)
+            if plan.read_end[r]:
+                np.testing.assert_allclose(tree.end[r], np.logaddexp.reduce(row[other]), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("budget", [200, 90, 60, 30])

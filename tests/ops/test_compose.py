@@ -159,6 +159,7 @@ def test_docker_compose_itself_accepts_the_file_where_there_is_one() -> None:
     """Without the client's compose plugin the tests above are what there is."""
     docker = shutil.which("docker")
     if not docker or subprocess.run([docker, "compose", "version"], capture_output=True).returncode:
+        print("not asked: no docker with its compose plugin")
         return
     secrets = {"REDIS_PASSWORD": "x", "DEDUP_SECRET": "x", "GRAFANA_PASSWORD": "x"}
 
