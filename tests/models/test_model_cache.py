@@ -250,10 +250,17 @@ def test_imports_and_loads_without_transformers(model: Path, cache: Path) -> Non
     subprocess.run([sys.executable, "-c", code, str(model), str(cache)], check=True, timeout=60)
 
 
+def kept_from_a_core() -> float:
+    """Seconds for which this thread could have run and others did: wall time less these is that of a machine that is not
+    busy with something else, reading from disk included, which CPU time leaves out."""
+    stat = Path("/proc/thread-self/schedstat")  # not in every sandbox
+    return int(stat.read_text().split()[1]) / 1e9 if stat.exists() else 0.0
+
+
 @pytest.mark.model
 def test_demo_loads_in_under_five_seconds() -> None:
     demo_folder()
-    began = time.process_time()  # of this process alone: the machine may be busy with something else
+    began, kept_waiting = time.monotonic(), kept_from_a_core()
     stack, encoder = load("demo", "float32", "cpu")
-    assert time.process_time() - began < 5
+    assert time.monotonic() - began - (kept_from_a_core() - kept_waiting) < 5
     assert stack.spec.layers[0].window == 512 and len(stack.layers) == 18 and encoder.bos == (2,)
