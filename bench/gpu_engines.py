@@ -29,11 +29,10 @@ def scorer_of(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Any
     """An ArticleScorer on a random stack, floors computed and kept."""
     if "scorer-12b" in shared:
         return shared["scorer-12b"]
+    from asking import asked
+
     from spinf_stream.config import Settings
-    from spinf_stream.engine.asks import Ask
     from spinf_stream.engine.fingerprint import fingerprint
-    from spinf_stream.engine.floors import FloorCache
-    from spinf_stream.engine.open import floors_of
     from spinf_stream.engine.packed import PackedEngine
     from spinf_stream.engine.scoring import ArticleScorer
     from spinf_stream.questions.compile import Source, build
@@ -42,9 +41,9 @@ def scorer_of(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Any
     engine = PackedEngine(executor)
     questions = build([Source({**job.scoring, "case_insensitive": True})], encoder)
     full = fingerprint(executor, encoder.digest)
-    floors = floors_of(questions, engine, FloorCache(shared["folder"] / "floors", full), encoder, lambda line: None)
+    ask = asked(questions, engine, encoder, full, shared["folder"] / "floors")
     settings = Settings(model="random-12b", scores_format="compact" if args.compact else "full")
-    shared["scorer-12b"] = ArticleScorer(engine, encoder, [Ask(questions, floors)], settings, full)
+    shared["scorer-12b"] = ArticleScorer(engine, encoder, [ask], settings, full)
     return shared["scorer-12b"]
 
 
