@@ -18,6 +18,7 @@ from spinf_stream.errors import UsageError
 class Line(NamedTuple):
     number: int  # as an editor counts: from 1, blank lines too
     value: bytes  # without its end
+    end: int  # where it ends in the file, in bytes
 
 
 class Source(NamedTuple):
@@ -65,7 +66,15 @@ def _reading(name: str) -> Iterator[tuple[IO[bytes], int]]:
 def source(name: str) -> Iterator[Source]:
     """Raises UsageError when the file cannot be read."""
     with _reading(name) as (f, size):
-        yield Source((Line(n, v.rstrip(b"\r\n")) for n, v in enumerate(f, 1) if v.strip()), size)
+        yield Source(_numbered(f), size)
+
+
+def _numbered(f: Iterable[bytes]) -> Iterator[Line]:
+    end = 0
+    for n, v in enumerate(f, 1):
+        end += len(v)
+        if v.strip():
+            yield Line(n, v.rstrip(b"\r\n"), end)
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ async def _produce(s: Settings, lines: Iterator[Line], args: argparse.Namespace)
 
 def _records(topic: str, lines: Iterable[Line], unchecked: bool) -> Iterator[Outgoing | str]:
     """What to send, or for a line that the worker would refuse, why."""
-    for number, value in lines:
+    for number, value, _ in lines:
         try:
             id_ = decode_article(value).id
         except Refused as e:

@@ -41,6 +41,12 @@ def run(args: argparse.Namespace) -> int:
     return 1 if total.dead else 0
 
 
+def bar(share: float, width: int = 24) -> str:
+    share = min(share, 1.0)  # of a file that grows
+    full = int(share * width)
+    return f"[{'#' * full}{'.' * (width - full)}] {int(100 * share):3d} %"
+
+
 class Total(NamedTuple):
     scored: int
     dead: int
@@ -59,42 +65,43 @@ class DeadLine(msgspec.Struct, frozen=True, kw_only=True):
 async def score(lines: Iterable[Line], size: int, scorer: Scorer, out: IO[bytes], name: str, *, quiet: bool) -> Total:
     runner = Runner(scorer.engine)
     began = time.monotonic()
-    read = scored = dead = tokens = 0
-    running: list[asyncio.Task[list[Out]]] = []
+    read = done = scored = dead = tokens = 0  # read and done: bytes of the input
+    running: list[tuple[int, asyncio.Task[list[Out]]]] = []  # with where in the input each ends
 
     async def drain(keep: int) -> None:
-        nonlocal scored, dead
+        nonlocal done, scored, dead
         while len(running) > keep:
-            for line in await running.pop(0):
+            done, task = running.pop(0)
+            for line in await task:
                 out.write(line.value + b"\n")
                 scored, dead = scored + (not line.dead), dead + line.dead
             if not quiet and sys.stderr.isatty():
-                done = f"{100 * read // size:3d} %" if size else f"{read >> 10} KiB"
+                far = bar(done / size) if size else f"{done >> 10} KiB"
                 rate = scored / max(time.monotonic() - began, 1e-9)
-                print(f"\r{done}  {scored} articles, {dead} dead, {rate:.1f} articles/s ", end="", file=sys.stderr, flush=True)
+                print(f"\r\033[K{far}  {scored} articles, {dead} dead, {rate:.1f} articles/s ", end="", file=sys.stderr, flush=True)
 
     window: list[_Line] = []
     cost = 0
     for n, raw in enumerate(lines):
-        read += len(raw.value)
         line = await asyncio.to_thread(_prepare, scorer, raw, n)
         if not isinstance(line, DeadLine):
             tokens += line.prepared.cost
         need = 0 if isinstance(line, DeadLine) else line.prepared.cost
         if window and cost + need > scorer.engine.budget:
-            running.append(asyncio.create_task(_pass(scorer, runner, window, name)))
+            running.append((read, asyncio.create_task(_pass(scorer, runner, window, name))))
             window, cost = [], 0
             await drain(1)
         window.append(line)
+        read = raw.end
         cost += need
-    running.append(asyncio.create_task(_pass(scorer, runner, window, name)))
+    running.append((max(size, read), asyncio.create_task(_pass(scorer, runner, window, name))))  # blank lines at the end too
     await drain(0)
     out.flush()
     await runner.close()
     if not quiet:
         seconds = time.monotonic() - began
         print(
-            f"\r{scored} articles, {scored * scorer.questions} questions, {tokens} tokens in {seconds:.1f} s "
+            ("\n" if sys.stderr.isatty() else "") + f"{scored} articles, {scored * scorer.questions} questions, {tokens} tokens in {seconds:.1f} s "
             f"({scored * scorer.questions / max(seconds, 1e-9):.0f} questions/s), {dead} dead, {scorer.fingerprint}",
             file=sys.stderr,
         )

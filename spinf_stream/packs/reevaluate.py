@@ -77,7 +77,7 @@ def evaluate_file(
     work = Reevaluator(pack, call, context, origin.id if origin else None)
     bad = 0
     with source(name) as (records, _), sink(out) as to:
-        for n, line in records:
+        for n, line, _ in records:
             try:
                 to.write(msgspec.json.encode(work.record(decode_record(line))) + b"\n")
             except (StoredError, ValueError) as e:

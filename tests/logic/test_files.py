@@ -25,7 +25,7 @@ def test_lines_keep_their_numbers_over_blank_ones(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(b"\r\na\n\n \t\n b \r\nc")
     with source(str(path)) as (found, _):
-        assert list(found) == [(2, b"a"), (5, b" b "), (6, b"c")]
+        assert list(found) == [(2, b"a", 4), (5, b" b ", 13), (6, b"c", 14)]
 
 
 @pytest.mark.parametrize("name", ["missing", "folder"])
