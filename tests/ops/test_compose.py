@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -17,7 +16,7 @@ from ops_files import COMPOSE, services
 
 from spinf_stream.cli import COMMANDS
 from spinf_stream.config import PREFIX, Settings, load
-from spinf_stream.records import decode_article
+from spinf_stream.records import Article, decode_article
 
 ROOT = COMPOSE.parent
 JOBS = {"topics"}  # run once and end: what waits for them asks for their success instead of their health
@@ -182,10 +181,22 @@ def test_the_dockerfile_lints_clean() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def fed(editions: int) -> list[Article]:
+    """By one start of the feeder."""
+    done = subprocess.run([sys.executable, str(COMPOSE / "feeder.py"), "--editions", str(editions)], capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return [decode_article(line) for line in done.stdout.splitlines()]
+
+
 def test_feeder_sends_what_the_worker_takes() -> None:
-    done = subprocess.run([sys.executable, str(COMPOSE / "feeder.py"), "--editions", "3"], capture_output=True, timeout=60)
-    lines = done.stdout.splitlines()
-    articles = [decode_article(line) for line in lines]
-    assert done.returncode == 0 and len({a.id for a in articles}) == len(lines)
-    texts = [json.loads(line)["text"] for line in lines]
+    articles = fed(3)
+    assert len({a.id for a in articles}) == len(articles)
+    texts = [a.text for a in articles]
     assert len(set(texts)) == 24 and len(texts) == 32, "each fourth article has come before"
+
+
+def test_two_starts_of_the_feeder_share_nothing() -> None:
+    """Redis keeps its marks on a volume: a second `docker compose up` would score nothing."""
+    first, second = fed(2), fed(2)
+    assert len(first) == len(second) == 21
+    assert not {a.text for a in first} & {a.text for a in second} and not {a.id for a in first} & {a.id for a in second}
