@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import yaml
 from ops_files import COMPOSE
 from ops_files import services as compose_services
 
-from spinf_stream.config import PREFIX, Settings, load
+from spinf_stream.config import PREFIX, ConfigError, Settings, load
 
 DEPLOYMENT, BUDGET = yaml.safe_load_all((COMPOSE / "k8s" / "worker.yaml").read_text("utf-8"))
 SCALED: dict[str, Any] = yaml.safe_load((COMPOSE / "k8s" / "scaledobject.yaml").read_text("utf-8"))
@@ -25,6 +26,14 @@ def test_the_environment_is_settings() -> None:
     mounted = {m["mountPath"] for m in WORKER["volumeMounts"]}
     assert settings.cache_dir in mounted and settings.questions and any(settings.questions.startswith(m) for m in mounted)
     assert {m["name"] for m in WORKER["volumeMounts"]} == {v["name"] for v in POD["volumes"]}
+
+
+def test_a_service_of_the_same_name_puts_nothing_among_the_settings() -> None:
+    """What Kubernetes adds for a Service named like the Deployment is an error of the settings, as any unknown key is."""
+    name = DEPLOYMENT["metadata"]["name"].upper().replace("-", "_")
+    with pytest.raises(ConfigError, match=f"{name}_SERVICE_HOST"):
+        load(env={f"{name}_SERVICE_HOST": "10.0.0.7"})
+    assert POD["enableServiceLinks"] is False
 
 
 def test_the_pod_is_no_root_and_is_watched() -> None:
