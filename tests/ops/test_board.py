@@ -58,6 +58,21 @@ def test_every_metric_is_in_a_worker_s_scrape() -> None:
         assert metrics_in(q.expr) and metrics_in(q.expr) <= exported() | recorded | {"up"}, q
 
 
+# of section 5.2 of the streaming reference, what a board is asked for; where a name ends is a matter of its type
+WANTED = {
+    "records_consumed_total", "records_total", "questions_scored_total", "tokens_total", "batch_tokens", "batch_fill_ratio", "batch_closed_total",
+    "stage_seconds", "end_to_end_seconds", "lag_records", "lag_seconds", "inflight_records", "inflight_tokens", "paused", "event_loop_stall_seconds",
+    "rebalances_total", "revoke_drain_seconds", "dead_letters_total", "dedup_requests_total", "dedup_seconds", "engine_passes_total", "engine_oom_total",
+    "nonfinite_scores_total", "producer_resets_total", "token_budget_effective", "floors", "score_drift_psi", "engine_busy_seconds_total",
+}  # fmt: skip
+
+
+def test_what_people_ask_for_is_on_the_board() -> None:
+    shown = set().union(*(metrics_in(q.expr) for q in queries() if q.where.startswith("panel ")))
+    families = {re.sub("_(bucket|sum|count)$", "", name).removeprefix("spinf_stream_") for name in shown}
+    assert WANTED - families == set()
+
+
 def test_descriptions_name_metrics_that_exist() -> None:
     families = {n.removesuffix(end) for n in exported() for end in ("", "_bucket")}
     for p in panels():
