@@ -1,5 +1,6 @@
 """Score drift from a real scorer to the gauge: a tiny model calibrated on its own traffic, then asked about other texts;
-and a draft, whose own probabilities are followed from a recorded baseline.
+a draft, whose own probabilities are followed from a recorded baseline; and another model below the same pack, whose scores
+nobody may see and whose drift everybody should. With a clock: what changes shows within an hour.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import json
 import random
 from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import SHARED
 from fakes import FakeScorer
+from ops_files import alerts
 from tiny import make_tiny
 
 from spinf_stream.cli import main
@@ -26,12 +30,17 @@ from spinf_stream.engine.scorer import record
 from spinf_stream.engine.scoring import ArticleScorer
 from spinf_stream.metrics import PREFIX, Metrics
 from spinf_stream.packs import baseline
-from spinf_stream.packs.drift import LEAST, Baseline, Key, Recorded
+from spinf_stream.packs.drift import LEAST, Baseline, Drift, Key, Recorded
 from spinf_stream.packs.evaluate import Evaluator
+from spinf_stream.packs.file import from_doc
 from spinf_stream.packs.stored import answers_in
 from spinf_stream.records import JSON, Answer, Article, Origin, encode
 from spinf_stream.stream import asked, drift
 
+PACK = from_doc(json.loads((SHARED / "reference" / "example-pack.json").read_text("utf-8")))
+ALERT = next(a for a in alerts() if a["alert"] == "ScoreDrift")
+THRESHOLD = float(ALERT["expr"].rpartition(" > ")[2])
+FOR = 60 * float(ALERT["for"].removesuffix("m"))
 WORDS = ["market", "match", "vote", "storm", "goal", "share", "law", "rain", "song", "chip"]
 DRAFT = {
     "pack": "my/live", "version": "1", "calibrated": False, "contexts": {"plain": "{X}"},
@@ -50,13 +59,14 @@ def texts(count: int, seed: int) -> list[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("drift")
     make_tiny(folder / "tiny")
+    make_tiny(folder / "other", seed=2)  # by chance some seeds answer much alike
     (folder / "draft.json").write_text(json.dumps(DRAFT))
     return folder
 
 
-def opened(folder: Path, pack: Path, **more: Any) -> ArticleScorer:
+def opened(folder: Path, pack: Path, model: str = "tiny", **more: Any) -> ArticleScorer:
     return open_scorer(
-        Settings(model=str(folder / "tiny"), cache_dir=str(folder / "cache"), device="cpu", threads=1, packs=(PackEntry("my/live"),), pack_sources=(str(pack),), **more)
+        Settings(model=str(folder / model), cache_dir=str(folder / "cache"), device="cpu", threads=1, packs=(PackEntry("my/live"),), pack_sources=(str(pack),), **more)
     )
 
 
@@ -82,6 +92,7 @@ async def followed(scorer: object, *batches: list[Answer], recorded: Mapping[Key
     """The gauge after each batch, as the running worker would have it."""
     metrics, judged = Metrics(2048), deque[Answer]()
     w: Any = SimpleNamespace(scorer=scorer, metrics=metrics, intake=SimpleNamespace(judged=judged))
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     task = asyncio.create_task(drift.follow(w, recorded, 0.01))
     out = []
     for batch in batches:
@@ -90,7 +101,8 @@ async def followed(scorer: object, *batches: list[Answer], recorded: Mapping[Key
             await asyncio.sleep(0.01)
             if not judged:
                 break
-        await asyncio.sleep(0.1)  # what was taken is counted
+        await asyncio.to_thread(str)  # behind what was taken
+        await asyncio.sleep(0.05)
         out.append(metrics.registry.get_sample_value(PREFIX + "score_drift_psi", {"pack": "my/live", "context": "plain", "category": "sport"}))
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -146,6 +158,62 @@ def test_a_recorded_baseline_goes_before_the_calibration(folder: Path, scorer: A
     by_pack, by_baseline = asyncio.run(followed(scorer, other)), asyncio.run(followed(scorer, other, recorded=baseline.read(str(out))))
     assert by_pack[0] is not None and by_pack[0] > 0.5
     assert by_baseline[0] is not None and by_baseline[0] < 0.01
+
+
+@pytest.mark.parametrize("scores_format", ["full", "compact"])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_model_swapped_below_a_pack_is_drift(folder: Path, scorer: ArticleScorer, recorded: bool, scores_format: str) -> None:
+    """Its records say nothing (categories null); the gauge says that the model is another, by the pack's own quantiles or by a
+    recorded baseline of its scores."""
+    usual = answered(scorer, texts(LEAST, 2))
+    against = drift.NONE
+    if recorded:
+        out = folder / "usual.json"
+        assert main(["packs", "baseline", str(stored(folder, scorer, usual)), "--out", str(out)]) == 0
+        against = baseline.read(str(out))
+    swapped = opened(folder, folder / "made" / "pack.json", "other", scores_format=scores_format)
+    now = answered(swapped, texts(LEAST, 2))
+    assert {a.packs[0]["categories"] for a in now} == {None} and not now[0].packs[0]["calibrated"]
+    before, after = asyncio.run(followed(scorer, usual, recorded=against)), asyncio.run(followed(swapped, now, recorded=against))
+    assert before[0] is not None and before[0] < THRESHOLD
+    assert after[0] is not None and after[0] > 2 * THRESHOLD
+
+
+def test_what_is_computed_for_the_figure_is_what_the_pack_would_have_published(folder: Path, scorer: ArticleScorer) -> None:
+    """On its own model the entries' scores and the figure's, computed from the same answers with the entries hidden, agree."""
+    usual = answered(scorer, texts(LEAST, 6))
+    hidden = [Answer(**{n: getattr(a, n) for n in Answer.__struct_fields__ if n != "packs"}, packs=[{**a.packs[0], "categories": None}]) for a in usual]
+    by_entry, by_answer = asyncio.run(followed(scorer, usual)), asyncio.run(followed(scorer, hidden))
+    assert by_entry[0] is not None and by_answer == by_entry
+
+
+@pytest.mark.parametrize("an_hour", [240, 1_000, 3_600, 20_000])
+def test_a_change_shows_within_an_hour(an_hour: int) -> None:
+    """From the change to the alert, its `for` included, at the least rate that the README names and above; no alert before.
+    The change is one that shows only once the window is full of it."""
+    clock = [0.0]
+    moved = Drift(clock=lambda: clock[0])
+    moved.watch([(PACK, "plain")])
+    q = PACK.categories["finance"].normal_quantiles
+    assert q is not None
+    rng = np.random.default_rng(an_hour)
+    together = max(1, round(an_hour / 3600 * drift.TURN_SECONDS))  # articles that one look at the figure counts
+
+    def turn(power: float) -> float | None:
+        for u in rng.random(together):
+            clock[0] += 3600 / an_hour
+            score = float(np.interp(u**power, q.levels, q.values))
+            moved.add([{"id": PACK.id, "context": "plain", "categories": {"finance": {"score": score}}}])
+        return moved.figures().get(Key(PACK.id, "plain", "finance"))
+
+    before = [turn(1.0) for _ in range(max(3 * an_hour // 2, 2_500) // together)]
+    assert max(f for f in before if f is not None) < 0.2
+    changed, since = clock[0], None
+    while (figure := turn(2.5)) is not None and clock[0] - changed < 2 * 3600:
+        since = None if figure <= THRESHOLD else since or clock[0]
+        if since is not None and clock[0] - since >= FOR:
+            break
+    assert since is not None and clock[0] - changed < 3600
 
 
 def test_a_baseline_of_other_packs_is_said(scorer: ArticleScorer, caplog: pytest.LogCaptureFixture) -> None:
