@@ -98,6 +98,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     drain_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 25.0  # to finish what is in flight when told to stop or to give partitions back
     dlq_max_run: Positive = 100  # dead letters in a row that stop the worker
     dlq_max_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.10  # of the last 1,000 records
+    on_limit: Literal["exit", "wait"] = "exit"  # when one of these two or a damaged batch stopped it: wait = leave the group and stay until told to end, so that no supervisor starts it into the same again
 
     # looking in
     host: str = "127.0.0.1"  # where metrics and health are served

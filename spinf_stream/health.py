@@ -31,12 +31,17 @@ class Server:
         self._metrics = metrics
         self._checks = {"/healthz": healthy, "/readyz": ready}
         self._server: asyncio.Server | None = None
+        self._held = ""
         self.port = port
 
     async def start(self) -> None:
         """Port 0 takes a free one; `port` is then the real one. Raises OSError."""
         self._server = await asyncio.start_server(self._serve, self._host, self.port, limit=REQUEST_BYTES)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def hold(self, why: str) -> None:
+        """From now on alive, so that nobody starts it again, and neither ready nor scraped, as where no worker runs."""
+        self._held = why
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -60,6 +65,8 @@ class Server:
         if len(parts) != 3 or parts[0] not in (b"GET", b"HEAD"):
             return "405 Method Not Allowed", "text/plain", b"GET only\n"
         path = parts[1].decode("latin-1").split("?", 1)[0]
+        if self._held and path in ("/metrics", *self._checks):
+            return "200 OK" if path == "/healthz" else "503 Service Unavailable", "text/plain; charset=utf-8", f"stopped: {self._held}\n".encode()
         if path == "/metrics":
             return "200 OK", CONTENT_TYPE_LATEST, await asyncio.to_thread(self._metrics.text)
         if path in self._checks:

@@ -42,11 +42,12 @@ LOW_WATER = 0.75  # reading goes on below this share of what paused it
 
 
 class Stopped(Exception):
-    """The worker ends; `code` is the exit code (worker.py). With `drain` what is in flight is finished first."""
+    """The worker ends; `code` is the exit code (worker.py). With `drain` what is in flight is finished first; `again`: the
+    next start would meet the same, so that there may be none before somebody has looked (on_limit)."""
 
-    def __init__(self, code: int, message: str, drain: bool = False) -> None:
+    def __init__(self, code: int, message: str, drain: bool = False, again: bool = False) -> None:
         super().__init__(message)
-        self.code, self.drain = code, drain
+        self.code, self.drain, self.again = code, drain, again
 
 
 class Pipeline:
@@ -147,7 +148,7 @@ class Pipeline:
             self.batcher.closed = True
             stopped = Stopped(70, f"the engine is gone: {kafka.brief(e)}")
         elif isinstance(e, LimitReached | TooManyPartitions):
-            stopped = Stopped(4, str(e))
+            stopped = Stopped(4, str(e), again=isinstance(e, LimitReached))
         elif isinstance(e, Stopped):
             stopped = e
         else:
@@ -162,7 +163,7 @@ class Pipeline:
         while True:
             self._backpressure()
             if (why := self.dead_ends.due()) and not self.failed.done():
-                self.failed.set_result(Stopped(4, why, drain=True))
+                self.failed.set_result(Stopped(4, why, drain=True, again=True))
             reading = {} if a.paused else {n: p for n, p in a.partitions.items() if p.admitting and p not in self.dead_ends}
             room = {n: min(POLL_RECORDS, limit - p.exposed) for n, p in reading.items()}
             try:

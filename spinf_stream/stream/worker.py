@@ -66,7 +66,12 @@ async def serve(
                 return 0
             pipeline = starting.result()
             pipeline.spawn(reloading(hung_up, scorer, runner, metrics, settings.device))
-            return await _run(pipeline, recorded, burst, stopped, aborted)
+            code = await _run(pipeline, recorded, burst, stopped, aborted)
+            if not burst and settings.on_limit == "wait" and pipeline.failed.done() and (why := pipeline.failed.result()).again:
+                server.hold(str(why))
+                log.error("left the group and stay until told to end (on_limit = wait): the next start would meet the same")
+                await stopped.wait()
+            return code
         except (kafka.Away, startup.Missing) as e:
             log.error("%s", e)
             return 3

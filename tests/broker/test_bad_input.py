@@ -9,6 +9,7 @@ import json
 import logging
 import time
 from typing import Any
+from urllib.error import HTTPError
 
 import kafka_io
 import msgspec
@@ -17,7 +18,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from corpus.poison import ROWS, sandwich
 from fakes import FakeScorer
 from kafka_io import RawKey, Rec
-from stage import Stage, Topics, alter, articles, burst, ids, scores
+from services import free_port
+from stage import Stage, Topics, alter, articles, burst, ids, page, scores
 
 pytestmark = pytest.mark.kafka
 
@@ -171,6 +173,40 @@ def test_too_many_in_a_row_stop_the_worker(kafka: str, topics: Any, caplog: pyte
 
     asyncio.run(main())
     assert "20 dead letters in a row (dlq_max_run)" in caplog.text
+
+
+def test_it_stays_out_until_told_to_end(kafka: str, topics: Any) -> None:
+    """A supervisor that starts what has ended would write so many more dead letters at every start."""
+
+    async def main() -> None:
+        t = Topics(kafka, topics)
+        await t.fill([*articles(["good"]), *(Rec(b"{", b"k%d" % i) for i in range(60))])
+        port = free_port()
+        async with Stage(t.settings(dlq_max_run=20, on_limit="wait", port=port), ready=False) as w:
+            for _ in range(200):
+                status, says = await asyncio.to_thread(asked, port, "/readyz")
+                if "in a row" in says and says.startswith("stopped"):
+                    break
+                await asyncio.sleep(0.05)
+            assert status == 503 and says == "stopped: 20 dead letters in a row (dlq_max_run)\n"
+            assert (await asyncio.to_thread(asked, port, "/healthz"))[0] == 200, "alive: nobody starts it again"
+            assert (await asyncio.to_thread(asked, port, "/metrics"))[0] == 503, "for Prometheus it is down"
+            await t.rewind({0: 21})  # which the broker refuses while the group has a member
+            assert len(await t.dead()) == 20
+            assert await w.leave() == 4
+        assert len(await t.dead()) == 20 and await t.committed() == {0: 21}
+
+    asyncio.run(main())
+
+
+def asked(port: int, path: str) -> tuple[int, str]:
+    """Whatever the status; (0, "") while nobody listens."""
+    try:
+        return page(port, path)
+    except HTTPError as e:
+        return e.code, e.read().decode()
+    except OSError:
+        return 0, ""
 
 
 def test_a_ratio_of_dead_letters_stops_the_worker(kafka: str, topics: Any, caplog: pytest.LogCaptureFixture) -> None:

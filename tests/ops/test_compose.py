@@ -89,6 +89,7 @@ def test_settings_of_the_workers_are_settings() -> None:
             assert settings.host == "0.0.0.0" and settings.redis_url and settings.cache_dir == "/cache"
             assert settings.device == ("cuda" if name == "worker-gpu" else "cpu")
             grace = int(services()[name]["stop_grace_period"].removesuffix("s"))
+            assert services()[name]["restart"] == "unless-stopped" and settings.on_limit == "wait", "a restart must not undo the dead-letter limit"
             assert settings.drain_seconds + 5 <= grace, "the drain must end before the engine kills the container"
 
 

@@ -22,6 +22,7 @@ def test_the_environment_is_settings() -> None:
     assert all(name.startswith(PREFIX) for name in env)
     settings = load(env=env).settings
     assert settings.drain_seconds + 5 <= POD["terminationGracePeriodSeconds"]
+    assert settings.on_limit == "wait", "a Deployment starts again whatever has ended"
     assert WORKER["ports"] == [{"name": "metrics", "containerPort": Settings().port}]
     mounted = {m["mountPath"] for m in WORKER["volumeMounts"]}
     assert settings.cache_dir in mounted and settings.questions and any(settings.questions.startswith(m) for m in mounted)
