@@ -27,6 +27,7 @@ class Kafka(Service):
 
     name = "kafka"
     ready_seconds = 60.0
+    cluster_id = "c3BpbmYtc3RyZWFtLXRlcw"
 
     def __init__(self, folder: Path, port: int | None = None, settings: Mapping[str, object] | None = None) -> None:
         super().__init__(folder, port)
@@ -81,7 +82,7 @@ class Kafka(Service):
             self.folder.chmod(0o777)  # the image's own user writes there
             subprocess.run(["docker", "pull", "-q", IMAGE], stdin=subprocess.DEVNULL, capture_output=True)
         elif not (data / "meta.properties").exists():
-            format_ = [*self._java(), "kafka.tools.StorageTool", "format", "-t", "c3BpbmYtc3RyZWFtLXRlcw", "-c", str(properties)]
+            format_ = [*self._java(), "kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(properties)]
             done = subprocess.run(format_, stdin=subprocess.DEVNULL, capture_output=True, text=True)
             if done.returncode:
                 raise RuntimeError(f"kafka storage format failed: {(done.stdout + done.stderr).strip()[-500:]}")
@@ -91,7 +92,7 @@ class Kafka(Service):
             mount = ["-v", f"{self.folder}:/spinf", "-p", f"{self.address}:{self.port}"]
             script = (
                 "test -f /spinf/data/meta.properties || /opt/kafka/bin/kafka-storage.sh format"
-                " -t c3BpbmYtc3RyZWFtLXRlcw -c /spinf/server.properties;"
+                f" -t {self.cluster_id} -c /spinf/server.properties;"
                 " exec /opt/kafka/bin/kafka-server-start.sh /spinf/server.properties"
             )
             return ["docker", "run", "--rm", "--name", self._container, *mount, "--entrypoint", "sh", IMAGE, "-c", script]

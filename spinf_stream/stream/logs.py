@@ -28,7 +28,7 @@ class Patience(logging.Filter):
 
     LASTS = 10.0  # seconds
     AGAIN = 60.0
-    PASSING = ("CoordinatorNotAvailable", "CoordinatorLoadInProgress", "NotCoordinator")
+    PASSING = ("CoordinatorNotAvailable", "CoordinatorLoadInProgress", "NotCoordinator", "Marking the coordinator dead")
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()

@@ -103,6 +103,8 @@ class Watch:
 
     async def fire(self, *names: str, seconds: float = 90.0) -> None:
         await self._until(lambda now: set(names) <= now, names, "fired", seconds)
+        for name in set(names) - self.seen:
+            assert (await asyncio.to_thread(prom.runbook, self.url, name)).startswith(f"# {name}\n")
         self.seen |= set(names)
 
     async def clear(self, *names: str, seconds: float = 90.0) -> None:

@@ -27,6 +27,19 @@ def firing(url: str) -> set[str]:
     return {a["labels"]["alertname"] for a in ask(url, "alerts")["alerts"] if a["state"] == "firing"}
 
 
+def runbook(url: str, alert: str) -> str:
+    """The page that the link of a firing alert leads to."""
+    links = {a["annotations"]["runbook_url"] for a in ask(url, "alerts")["alerts"] if a["labels"]["alertname"] == alert and a["state"] == "firing"}
+    (link,) = links
+    return page(link)
+
+
+def page(link: str) -> str:
+    with urllib.request.urlopen(link, timeout=20) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+        return str(answer.read().decode())
+
+
 def until(true: Any, seconds: float, what: str) -> None:
     end = time.monotonic() + seconds
     while not true():

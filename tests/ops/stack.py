@@ -18,21 +18,22 @@ import services
 import yaml
 from ops_files import COMPOSE
 from ops_files import services as compose_services
+from stack_services import Kafka, Prometheus
 
 SECRETS = {"REDIS_PASSWORD": "a test's password", "DEDUP_SECRET": "a test's secret", "GRAFANA_PASSWORD": "unused"}
 
 
 class Stack:
-    """Kafka and Redis are started by the test; everything else here comes from the file. Call `stop` at the end."""
+    """`kafka` is started by the test. Call `stop` at the end."""
 
-    def __init__(self, folder: Path, kafka: str, env: dict[str, str], mounts: dict[str, Path]) -> None:
+    def __init__(self, folder: Path, kafka: Kafka, env: dict[str, str], mounts: dict[str, Path]) -> None:
         """`mounts`: other files at a container's path, instead of those that compose.yaml mounts there."""
-        self.folder = folder
+        self.folder, self.kafka = folder, kafka
         self._mounts = mounts
         self.redis_port, self.port = services.free_port(), services.free_port()
         self._env = {**dict(re.findall(r"^([A-Z_]+)=(.*)$", (COMPOSE / ".env.example").read_text("utf-8"), re.M)), **SECRETS, **env}
         self._places = {
-            "kafka:19092": kafka, "redis:6379": f"127.0.0.1:{self.redis_port}", "0.0.0.0": "127.0.0.1",
+            "kafka:19092": kafka.address, "redis:6379": f"127.0.0.1:{self.redis_port}", "0.0.0.0": "127.0.0.1",
             "127.0.0.1:9464": f"127.0.0.1:{self.port}", "/cache": str(folder / "cache"), "/tmp/fed": str(folder / "fed"),
         }  # fmt: skip
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -97,7 +98,7 @@ class Stack:
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text("utf-8", "replace")[-2000:]
 
-    def prometheus(self, port: int | None = None) -> services.Prometheus:
+    def prometheus(self) -> Prometheus:
         """Debian's Prometheus with the stack's own files, not started. Scrapes every second, so that a test is short."""
         return prometheus(self.folder / "prometheus", [f"127.0.0.1:{self.port}"], (COMPOSE / "prometheus" / "rules.yml").read_text("utf-8"), "1s")
 
@@ -112,7 +113,8 @@ class Stack:
         return text.replace("$$", "$")
 
 
-def prometheus(folder: Path, targets: list[str], rules: str, interval: str) -> services.Prometheus:
+def prometheus(folder: Path, targets: list[str], rules: str, interval: str) -> Prometheus:
+    """The stack's own configuration and flags, with these targets and this rhythm."""
     config: dict[str, Any] = yaml.safe_load((COMPOSE / "prometheus" / "prometheus.yml").read_text("utf-8"))
     config["global"] = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
     for job in config["scrape_configs"]:
@@ -120,4 +122,4 @@ def prometheus(folder: Path, targets: list[str], rules: str, interval: str) -> s
         job["static_configs"] = [{"targets": targets}]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "rules.yml").write_text(rules, "utf-8")
-    return services.Prometheus(folder, yaml.safe_dump(config))
+    return Prometheus(folder, yaml.safe_dump(config))

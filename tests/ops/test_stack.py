@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -13,9 +14,11 @@ from typing import Any
 
 import prom
 import pytest
-import services
-from ops_files import COMPOSE, metrics_in, panels, queries, rules
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from ops_files import COMPOSE, alerts, metrics_in, panels, queries, rules, services
 from stack import Stack
+from stack_services import Kafka
 from tiny import make_tiny
 
 pytestmark = pytest.mark.kafka
@@ -39,11 +42,11 @@ combinations = [{ topic = "sport" }, { topic = "world" }]
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, str]]:
     """Everything up and scored: the stack, and Prometheus' address."""
     folder = tmp_path_factory.mktemp("stack")
-    broker = services.Kafka(folder / "kafka")
+    broker = Kafka(folder / "kafka")
     broker.start()
     (folder / "questions.toml").write_text(QUESTIONS, "utf-8")  # the sample's options are long in the tiny model's letters
     model = {"MODEL": str(make_tiny(folder / "model")), "FEED_RATE": "8"}
-    s = Stack(folder, broker.address, model, {"/app/questions.toml": folder / "questions.toml"})
+    s = Stack(folder, broker, model, {"/app/questions.toml": folder / "questions.toml"})
     prometheus = s.prometheus()
     try:
         s.start("redis")
@@ -55,8 +58,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Stack, str
         s.healthy("worker")
         s.healthy("feeder")
         prom.until(lambda: value(prometheus.url, 'spinf_stream_records_total{outcome="duplicate"}') > 0, 90, "a duplicate")
+        prom.until(lambda: value(prometheus.url, 'spinf_stream_records_total{outcome="scored"}') > 8, 90, "the second edition")
+        prom.until(lambda: prom.query(prometheus.url, "spinf_stream:questions:rate1m"), 30, "a rate of what the first answer began")
         prom.until(lambda: value(prometheus.url, "count_over_time(spinf_stream_dependency_up[1m])") > 10, 60, "some samples")
         yield s, prometheus.url
+        assert broker.process is not None and broker.process.poll() is None
     finally:
         prometheus.stop()
         s.stop()
@@ -96,6 +102,34 @@ def test_alerts_are_quiet_and_see_their_metrics(stack: tuple[Stack, str]) -> Non
         if q.where.startswith("alert ") and q.where != "alert ScoreDrift":
             for name in metrics_in(q.expr) - recorded:
                 assert prom.query(url, name), f"{q.where}: {name} has no series"
+
+
+def test_runbook_links_lead_to_their_pages(stack: tuple[Stack, str]) -> None:
+    base = prom.ask(stack[1], "status/flags")["web.external-url"]
+    assert base == stack[1], "as compose.yaml sets it"
+    for a in alerts():
+        assert prom.page(a["annotations"]["runbook_url"].replace("{{ externalURL }}", base)).startswith(f"# {a['alert']}\n")
+
+
+def test_kafka_runs_with_every_variable_of_its_service(stack: tuple[Stack, str]) -> None:
+    """None is unknown to the broker, and a producer of the host reaches it by the address that it is given there."""
+    kafka = stack[0].kafka
+    given = kafka.properties(kafka.folder)
+
+    async def ask() -> tuple[set[str], list[str]]:
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka.outside)
+        await admin.start()
+        try:
+            (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, "1")])
+            known = {config[0] for config in answer.resources[0][4]}
+            return known, [f"{b['host']}:{b['port']}" for b in (await admin.describe_cluster())["brokers"]]
+        finally:
+            await admin.close()
+
+    known, brokers = asyncio.run(ask())
+    assert len(given) == sum(name.startswith("KAFKA_") for name in services()["kafka"]["environment"])
+    assert set(given) - known == set()
+    assert brokers == [kafka.outside]
 
 
 def test_prometheus_loaded_every_rule(stack: tuple[Stack, str]) -> None:
