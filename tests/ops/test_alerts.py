@@ -109,8 +109,8 @@ async def scores_drift_and_a_topic_is_gone(live: Live, see: Watch) -> None:
         await see.clear("PublishBlocked")
 
 
-async def the_broker_is_silent(live: Live, see: Watch) -> None:
-    """Alone: it is everybody's. What is under way when it falls silent is late."""
+async def the_broker_is_silent_and_then_gone(live: Live, see: Watch) -> None:
+    """Alone: it is everybody's. What is under way when it falls silent is late; a port where nobody listens is another fault."""
     t = live.topics()
     async with Stage(t.settings(), scorer=Scorer(), seconds=0.3) as w:
         await see.begun()
@@ -124,6 +124,13 @@ async def the_broker_is_silent(live: Live, see: Watch) -> None:
         finally:
             live.broker.resume()
         await see.clear("DependencyDown", "PublishBlocked")
+        live.broker.kill()
+        await see.fire("DependencyDown")
+        await asyncio.to_thread(live.broker.start)
+        await see.clear("DependencyDown", "PublishBlocked")
+        before = w.value("records_total", outcome="scored")
+        await t.fill(fresh(10))
+        await w.until(lambda: w.value("records_total", outcome="scored") >= before + 10, 30)
 
 
 async def _delete(live: Live, topic: str) -> None:
@@ -180,8 +187,8 @@ def test_each_alert_fires_and_clears(lives: list[Live], monkeypatch: pytest.Monk
 
     with ThreadPoolExecutor(len(SCENES)) as threads:
         took = list(threads.map(play, SCENES, lives, watches))
-    took.append(play(the_broker_is_silent, lives[0], watches[0]))
-    for scene, seconds in zip((*SCENES, the_broker_is_silent), took, strict=True):
+    took.append(play(the_broker_is_silent_and_then_gone, lives[0], watches[0]))
+    for scene, seconds in zip((*SCENES, the_broker_is_silent_and_then_gone), took, strict=True):
         print(f"{scene.__name__}: {seconds:.0f} s")
     print(*(line for see in watches for line in see.log), sep="\n")
     assert set().union(*(see.seen for see in watches)) == {a["alert"] for a in alerts()}
