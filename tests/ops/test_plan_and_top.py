@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -51,6 +52,18 @@ def test_plan_prints_what_it_rests_on(capsys: pytest.CaptureFixture[str]) -> Non
     said = capsys.readouterr().out
     for words in ("GPUs         ", "partitions   ", "headroom     ", "bench/results/worker-nvidia-h200.json", "a million articles"):
         assert words in said
+
+
+def test_the_capacity_page_shows_what_the_commands_print(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "compose" / "capacity.md").read_text("utf-8")
+    (example,) = re.findall(r"^```json\n(.+?)^```$", page, re.M | re.S)
+    (tmp_path / "rates.json").write_text(example)
+    monkeypatch.chdir(tmp_path)
+    shown = re.findall(r"^    \$ spinf-stream (plan .+)\n((?:    .+\n?)+)", page, re.M)
+    assert len(shown) == 2
+    for command, printed in shown:
+        assert main(command.split()) == 0
+        assert capsys.readouterr().out.splitlines() == [line[4:] for line in printed.splitlines()]
 
 
 def test_plan_refuses_what_it_cannot_know(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
