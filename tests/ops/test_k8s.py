@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +45,18 @@ def test_the_pod_is_no_root_and_is_watched() -> None:
     assert POD["securityContext"]["runAsNonRoot"] and WORKER["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert WORKER["livenessProbe"]["httpGet"]["path"] == "/healthz" and WORKER["readinessProbe"]["httpGet"]["path"] == "/readyz"
     assert BUDGET["spec"]["selector"] == DEPLOYMENT["spec"]["selector"]
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_the_manifest_fits_the_schema_of_kubernetes(faulty: bool, tmp_path: Path) -> None:
+    """Kubernetes' own, as kubernetes-validate (extra `dev`) carries it; a misspelt key does not fit. KEDA's is not among them."""
+    assert importlib.util.find_spec("kubernetes_validate"), "kubernetes-validate is missing: pip install -c constraints.txt kubernetes-validate"
+    text = (COMPOSE / "k8s" / "worker.yaml").read_text("utf-8")
+    (tmp_path / "worker.yaml").write_text(text.replace("terminationGracePeriodSeconds", "terminationGraceSeconds") if faulty else text, "utf-8")
+    command = [sys.executable, "-m", "kubernetes_validate", "--strict", "-k", "1.34", str(tmp_path / "worker.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert bool(done.returncode) is faulty, done.stdout + done.stderr
+    assert ("terminationGraceSeconds" in done.stdout + done.stderr) is faulty
 
 
 def test_scaling_follows_the_worker_and_its_topic() -> None:
