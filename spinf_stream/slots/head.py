@@ -148,14 +148,12 @@ class SlotHead:
         logits[sets.barred // self.piece, at[:, None], sets.barred % self.piece] = -torch.inf
         runs = logits[:, at].unflatten(-1, (-1, RUN))  # [pieces, n, PIECE / RUN, RUN]
         largest = runs.amax(-1).transpose(0, 1).flatten(1)  # [n, runs]: the best tokens lie in the best runs
-        _, run = best(largest, min(top, largest.shape[1]))
+        run = best(largest, top)[1].sort(-1).values  # tokens ascend, so that the first of equals is the lowest
         per = self.piece // RUN
         inside = runs[run // per, torch.arange(len(rows), device=at.device)[:, None], run % per]  # [n, top, RUN]
-        token = run[:, :, None] * RUN + torch.arange(RUN, device=at.device)
-        order = torch.argsort(token.flatten(1), dim=-1)
-        token, value = token.flatten(1).gather(-1, order), inside.flatten(1).gather(-1, order)
-        value, index = best(value.double() - total[at, None], top)
-        self._write(out, lo + rows, value, token.gather(-1, index))
+        token = (run[:, :, None] * RUN + torch.arange(RUN, device=at.device)).flatten(1)
+        value, index = best(inside.flatten(1), top)
+        self._write(out, lo + rows, value.double() - total[at, None], token.gather(-1, index))
 
     def _write(self, out: Grown, rows: np.ndarray, value: torch.Tensor, token: torch.Tensor) -> None:
         there = value != -torch.inf
@@ -188,10 +186,16 @@ class SlotHead:
 
 
 def best(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k largest of each row and where they are, largest first; of equal ones the first comes first."""
-    k = min(k, values.shape[1])
-    value, index = torch.topk(values, k, -1)
-    order = torch.argsort(index, dim=-1, stable=True)
-    value, index = value.gather(-1, order), index.gather(-1, order)
+    """The k largest of each row and where they are, largest first; of equal ones the first comes first, at the cut too: a
+    larger k adds to what a smaller one finds and changes nothing of it."""
+    n = values.shape[1]
+    k = min(k, n)
+    if not k:
+        return values[:, :0], torch.zeros(len(values), 0, dtype=torch.int64, device=values.device)
+    least = torch.topk(values, k, -1).values[:, -1:]  # right as a number, but of its equals topk keeps any
+    place = torch.arange(n, 0, -1, dtype=torch.int32, device=values.device)
+    rank = torch.where(values > least, place + n, torch.where(values < least, 0, place))
+    index = torch.topk(rank, k, -1).indices  # all that is larger by its place, then the equals by theirs
+    value = values.gather(-1, index)
     order = torch.argsort(value, dim=-1, descending=True, stable=True)
     return value.gather(-1, order), index.gather(-1, order)

@@ -63,7 +63,7 @@ def same(one, other):
 def test_every_gate_of_decode_steps_is_exact(shape):
     executor = GpuExecutor(SHAPES[shape](), ALNUM)
     gates = list(SlotTrial(executor).gates())
-    assert len(gates) == 9 and [g for g in gates if not g.passed] == []
+    assert len(gates) == 10 and [g for g in gates if not g.passed] == []
     assert executor.grower.graphs and executor.grower.captured, "graphs were captured, and replayed in the gates above"
 
 

@@ -109,6 +109,41 @@ def test_the_best_of_a_row_are_in_order_and_ties_go_by_token():
     value, index = best(values, 4)
     assert index.tolist() == [[1, 2, 5, 4]] and value.tolist() == [[3, 3, 3, 2]]
     assert best(values, 9)[1].shape == (1, 6) and RUN > 1
+    assert best(torch.tensor([[1.0, 3.0, 3.0, 3.0, 2.0]]), 2)[1].tolist() == [[1, 2]], "a tie at the cut"
+    assert best(values, 0)[1].shape == (1, 0)
+    many = torch.from_numpy(np.random.default_rng(0).integers(0, 5, (50, 700)).astype(np.float64))
+    many[many == 4] = -torch.inf
+    want = torch.from_numpy(np.argsort(-many.numpy(), axis=1, kind="stable"))
+    for k in (1, 6, 40, 300, 700):
+        value, index = best(many, k)
+        assert torch.equal(index, want[:, :k]) and torch.equal(value, many.gather(1, index)), k
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["numbers", "text"])
+def test_what_is_read_does_not_depend_on_how_much_a_neighbour_wants(few):
+    """A searched slot reads 6, beside a sampled one all read 40. Logits of a few values: whole runs are equal."""
+    import torch
+
+    from spinf_stream.engine.grow import Step
+    from spinf_stream.slots.head import SlotHead
+
+    rng = np.random.default_rng(1)
+    size, rows = 9_000, 20
+    embed = torch.from_numpy(rng.integers(-1, 2, (size, 3)).astype(np.float32))
+    hidden = torch.from_numpy(rng.integers(-1, 2, (rows, 3)).astype(np.float32))
+    token = np.arange(0, size, 11 if few else 1, dtype=np.int32)
+    after = np.where(rng.random((1, len(token))) < 0.4, NEVER, 0).astype(np.int16)
+    none, set_ = np.zeros(0, np.int32), after != NEVER
+    a = Automaton(token, after, np.ones(1, bool), np.ones(1, bool), few, set_, set_, np.zeros(1, np.int32))
+    zeros = np.zeros(rows, np.int32)
+    step = Step((), none, none, none, none, none, np.arange(rows), (a,), zeros, zeros, np.zeros(rows + 1, np.int64), none, 6)
+    head = SlotHead(embed, None)
+    six, forty = head.read(hidden, step), head.read(hidden, step._replace(top=40))
+    assert np.array_equal(six.token, forty.token[:, :6]) and np.array_equal(six.logprob, forty.logprob[:, :6])
+    plain = (hidden @ embed.T).numpy()[:, token[set_[0]]]
+    order = np.argsort(-plain, axis=1, kind="stable")
+    assert np.array_equal(forty.token, token[set_[0]][order[:, :40]])
+    assert (np.sort(plain)[:, -6] == np.sort(plain)[:, -7]).all(), "every row has a tie at the cut"
 
 
 def test_a_head_over_a_large_vocabulary_finds_what_a_plain_one_finds():

@@ -23,6 +23,7 @@ from spinf_stream.slots.automaton import Automaton
 LENGTHS = (1, 63, 64, 65, 300, 1100)
 SCORED = 1e-4  # of a log-probability: two float32 sums over a vocabulary
 TOP = 6
+SAMPLED = 40  # as is read of every slot beside one that is sampled
 
 
 class Row(NamedTuple):
@@ -61,6 +62,7 @@ class SlotTrial:
         for n in range(1, 5):  # on a card the last of them are replayed
             yield self.gate(f"the same step again, as a CUDA graph where there are any ({n})", some, self.read(few))
         yield self.gate("without CUDA graphs", some, self.plainly(few))
+        yield self.gate("beside slots that are sampled", some, [cut(s) for s in _said(self.grower.grow(self.step(few)._replace(top=SAMPLED)))])
         scored = self.trial.run(self.trunks)
         want = [scored[r.trunk].cand[at : at + len(self.trial.candidates)] for r in rows for at in [self._cand(r.path)]]
         worst = max(float(np.abs(got.pick - w).max()) for got, w in zip(every, want))
@@ -150,6 +152,10 @@ def _said(grown: Grown) -> list[Said]:
     return [
         Said(grown.token[i], grown.logprob[i], np.array([grown.first[i], grown.second[i]]), picks[i]) for i in range(len(grown.token))
     ]
+
+
+def cut(said: Said) -> Said:
+    return said._replace(token=said.token[:TOP], logprob=said.logprob[:TOP])
 
 
 def automata(vocab: int) -> tuple[Automaton, Automaton]:
