@@ -22,7 +22,7 @@ _LETTER_SCALE = re.compile(r"[kKmMbBT]\Z")
 class Span(NamedTuple):
     start: int
     end: int
-    text: str
+    text: str  # as it stands there; without its brackets where they are read as prose
     parsed: Parsed
 
 
@@ -66,8 +66,13 @@ def _ends(text: str, at: int, kind: NumberKind) -> Iterator[int]:
 
 def _others(text: str, span: Span, kind: NumberKind) -> Iterator[Span]:
     """Other readings: in prose a bracket is no minus, spaces separate two numbers, and the m of 100m may be metres."""
-    if span.text[0] == "(":
+    if span.text[0] == "(" and span.text[-1] == ")":
         yield from _within(text, span.start + 1, span.end - 1, kind)
+    elif span.text[0] == "(":  # (5) million: what is read without the brackets stands in one piece only with them
+        plain = span.text[1:].replace(")", "", 1)
+        parsed = parse(plain, kind)
+        if parsed is not None:
+            yield Span(span.start, span.end, plain, parsed)
     elif " " in span.text and (pieces := re.split(r"(?<=\d) (?=\d{3})", span.text))[1:]:
         at = span.start
         for piece in pieces:
@@ -130,9 +135,10 @@ def locate(text: str, answer: str) -> tuple[int, int] | None:
 
 
 def locate_value(spans: list[Span], parsed: Parsed, answer: str) -> tuple[int, int] | None:
-    """Where a number stands among an article's: the same spelling, else the same value (and currency, where both name one)."""
-    named = (parsed.currency, None)
-    same = [s for s in spans if s.parsed.value == parsed.value and (s.parsed.currency in named or parsed.currency is None)]
+    """Where a number stands among an article's: the same spelling, else the same value. A percentage stands where one is, and
+    an answer that names a currency where that currency is: what is not in the article must not read as grounded."""
+    value, currency, percent = parsed
+    same = [s for s in spans if (s.parsed.value, s.parsed.percent) == (value, percent) and currency in (None, s.parsed.currency)]
     if not same:
         return None
     best = next((s for s in same if s.text == answer.strip()), same[0])

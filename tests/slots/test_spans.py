@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from spinf_stream.slots.answers import Content
 from spinf_stream.slots.spans import locate, locate_value, numbers
 from spinf_stream.slots.value import parse
 
@@ -15,6 +16,8 @@ CASES = [
     ("n", "Version 1.2.3 of the 90s, the 2nd; F1, G8, mp3, 10km and 5mph", ["10", "5"]),
     ("n", "an 18-year-old on 0.5 per cent in 2003-04", ["18", "0.5 per cent", "2003", "04"]),
     ("n", "fell -3%; (2.5) to [7], 4 (5)", ["-3%", "(2.5)", "2.5", "7", "4", "5"]),
+    ("n", "a loss of (5) million, or (2.5)%", ["(5) million", "5 million", "(2.5)%", "2.5%"]),
+    ("$", "a loss of (5) million USD and ($3) m", ["(5) million USD", "5 million USD", "($3) m", "$3 m"]),
     ("n", "12 300 people; in 2004 300 came", ["12 300", "12", "300", "2004", "300"]),
     ("n", "1\u00a0234\u00a0567,5 euros", ["1\u00a0234\u00a0567,5"]),
     ("n", "$5m and $5", ["5m", "5"]),
@@ -27,12 +30,18 @@ CASES = [
 ]  # fmt: skip
 
 
+def stands(text, span):
+    """As it is, or without the brackets of "(5) million"."""
+    there = text[span.start : span.end]
+    return span.text == there or (there[0] == "(" and there[-1] != ")" and span.text == there[1:].replace(")", "", 1))
+
+
 @pytest.mark.parametrize(("kind", "text", "expected"), CASES)
 def test_every_number_once_with_its_place(kind, text, expected):
     found = numbers(text, kind)
     assert [s.text for s in found] == expected
     for s in found:
-        assert text[s.start : s.end] == s.text and s.parsed == parse(s.text, "n" if s.parsed.currency is None else kind)
+        assert stands(text, s) and s.parsed == parse(s.text, "n" if s.parsed.currency is None else kind)
 
 
 def test_any_text_is_searched():
@@ -42,7 +51,8 @@ def test_any_text_is_searched():
         text = "".join(rng.choices(alphabet, k=rng.randrange(40)))
         for kind in ("n", "$"):
             for s in numbers(text, kind):
-                assert text[s.start : s.end] == s.text and s.parsed is not None
+                assert stands(text, s) and s.parsed is not None
+                assert locate_value([s], s.parsed, s.text) == (s.start, s.end), "what is copied is grounded"
     assert len(numbers("1,234 " * 20_000, "n")) == 20_000  # linear
     assert numbers("0." + "1" * 5000, "n") == [] and [s.text for s in numbers("9" * 65 + " 9", "n")] == ["9"]
 
@@ -65,5 +75,22 @@ def test_where_a_value_stands():
         return at and text[at[0] : at[1]]
 
     assert place("£3.5m", "$") == "£3.5m" and place("$3.5m", "$") == "$3,500,000" and place("USD 3,500,000", "$") == "$3,500,000"
-    assert place("€3.5m", "$") == "3.5m"  # a bare number names no other currency
+    assert place("3.5m", "$") == "3.5m", "an answer that names no currency stands at any"
+    # A bare number used to ground any currency. It says nothing of one: the currency was invented, and the answer is not there.
+    assert place("€3.5m", "$") is None and place("$2004", "$") is None
     assert place("3.5 million", "n") == "3.5 million" and place("2004", "n") == "2004" and place("2005", "n") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "kind", "there"),
+    [
+        ("5 people", "5%", "n", None), ("5 people", "5", "n", "5"), ("it rose 5%", "5", "n", None), ("it rose 5%", "5 percent", "n", "5%"),
+        ("5 people", "$5", "$", None), ("5 people", "5", "$", "5"), ("it paid $12", "12%", "$", None), ("it rose 12%", "12%", "$", "12%"),
+        ("it paid $12", "$12.0", "$", "$12"), ("it paid £12", "$12", "$", None), ("12 US dollars", "$12", "$", None),
+        ("(5) million", "5 million", "n", "(5) million"), ("(5) million", "-5 million", "n", "(5) million"),
+        ("(5 million)", "5 million", "n", "5 million"), ("(5) million", "5", "n", None), ("($5) million", "$5m", "$", "($5) million"),
+    ],
+)  # fmt: skip
+def test_what_does_not_stand_in_an_article_is_not_grounded(text, answer, kind, there):
+    place = Content(text).place(answer, parse(answer, kind))
+    assert place["grounded"] == (there is not None) and there == (text[place["start"] : place["end"]] if there else None)
