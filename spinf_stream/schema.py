@@ -14,13 +14,15 @@ from spinf_stream.records import Article, Scores
 
 P = (
     "the probability that exactly this answer, in any of its spellings, follows the template and ends there: small, since much else may "
-    "follow. As a confidence among answers take p / mass; to rank articles by how sure an answer is, p itself serves as well"
+    "follow. As a confidence among answers take share; to rank articles by how sure an answer is, p itself serves as well"
 )
+SHARE = "p / mass: how much of all that was found is this answer, whatever else might have followed the template. 0 where mass is 0"
 
 
 class SlotAnswer(TypedDict):
     text: str
     p: NotRequired[Annotated[float, Meta(description=P)]]  # not of generated text
+    share: NotRequired[Annotated[float, Meta(description=SHARE)]]  # likewise
     value: NotRequired[float]  # of numbers and amounts
     currency: NotRequired[str | None]  # of amounts; null where none was written
     percent: NotRequired[bool]

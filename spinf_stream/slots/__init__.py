@@ -13,7 +13,7 @@ Offsets (`start`, `end`) count code points of the content as assembled: title, b
 
 An answer's p is the probability that exactly this answer, in any of its spellings, follows the template and ends there. It
 is small: much else may follow, and a number may go on. Right answers of the demo model have a p of about 0.05, so p alone
-is no confidence; p / mass is (its Brier score is 0.07 to 0.25 where that of p is 0.29 to 0.85). Both rank answers:
+is no confidence; p / mass, the answer's `share`, is (its Brier score is 0.07 to 0.25 where that of p is 0.29 to 0.85). Both rank answers:
 `python bench/slots.py accuracy --data ../shared/data/bbc_test.jsonl`, bench/results/slots-accuracy-cpu2.json.
 
 What a slot costs, in equivalents of scored tokens, on a CPU (one thread, demo model, 8 slots of two articles together; alone

@@ -69,8 +69,9 @@ def combination(query: SlotQuery, prompt: int, ended: Iterable[Ended], decode: D
         if text := _text(query, decode(e.tokens), e.taken):
             texts[text] = texts.get(text, 0.0) + e.p
     merged = _merge(query, texts)
-    out["answers"] = [_answer(query, m, content) for m in merged[: query.top_k]]
-    out["mass"] = math.fsum(texts.values())
+    mass = math.fsum(texts.values())
+    out["answers"] = [_answer(query, m, mass, content) for m in merged[: query.top_k]]
+    out["mass"] = mass
     if query.kind != "*" and merged:
         out["p_negative"] = _negative(merged)
     if query.calibration is not None and merged:
@@ -122,8 +123,8 @@ def text_key(text: str) -> str:
     return "".join(w for w in words if w not in _ARTICLES) or text
 
 
-def _answer(query: SlotQuery, m: Merged, content: Content) -> dict[str, Any]:
-    out: dict[str, Any] = {"text": m.text, "p": m.p}
+def _answer(query: SlotQuery, m: Merged, mass: float, content: Content) -> dict[str, Any]:
+    out: dict[str, Any] = {"text": m.text, "p": m.p, "share": m.p / mass if mass > 0 else 0.0}
     if m.parsed is not None:
         out["value"] = m.parsed.value
         if query.kind == "$":

@@ -30,8 +30,9 @@ def test_texts_merge_over_case_articles_and_punctuation():
     got = said(query(), (" Coca-Cola", 0.2), ("the coca cola", 0.3), (" Coca-Cola ", 0.15), (" Pepsi", 0.1), ("  ", 0.05), (" -", 0.01))
     assert got["values"] == {"F": "x"} and math.isclose(got["mass"], 0.76)
     assert [(a["text"], round(a["p"], 9)) for a in got["answers"]] == [("Coca-Cola", 0.65), ("Pepsi", 0.1), ("-", 0.01)]
-    assert got["answers"][0] | {"p": 0} == {"text": "Coca-Cola", "p": 0, "grounded": True, "start": 4, "end": 13}
-    assert got["answers"][1] | {"p": 0} == {"text": "Pepsi", "p": 0, "grounded": False, "start": None, "end": None}
+    rounded = [a | {"p": 0, "share": round(a["share"], 9)} for a in got["answers"]]
+    assert rounded[0] == {"text": "Coca-Cola", "p": 0, "share": round(0.65 / 0.76, 9), "grounded": True, "start": 4, "end": 13}
+    assert rounded[1] == {"text": "Pepsi", "p": 0, "share": round(0.1 / 0.76, 9), "grounded": False, "start": None, "end": None}
     assert "p_negative" not in got and "p_calibrated" not in got
 
 
@@ -43,6 +44,8 @@ def test_text_keys_are_the_peers():
 def test_the_best_answers_alone_and_no_answer():
     got = said(query(top_k=2), *((chr(97 + i) + "x", 0.1 + i / 100) for i in range(5)))
     assert [a["text"] for a in got["answers"]] == ["ex", "dx"] and math.isclose(got["mass"], 0.6)
+    assert math.isclose(got["answers"][0]["share"], 0.14 / 0.6), "of all that was found, however many are listed"
+    assert said(query(), ("x", 0.0))["answers"][0]["share"] == 0.0
     assert said(query()) == {"values": {"F": "x"}, "answers": [], "mass": 0.0}
     assert said(query("$", calibration=(1.0, 0.0)), (" $", 0.5)) == {"values": {"F": "x"}, "answers": [], "mass": 0.0}
 
@@ -81,7 +84,7 @@ def test_generated_texts(stop):
     q = query(generate=Generate(n=2), stop=stop)
     got = said(q, ("the coca cola ", 0.1, 0, True), ("no end", 0.1, 0, False), ("so”\"’'", 0.1, 0, True))
     assert got["answers"][0] == {"text": "the coca cola", "finish": "stop", "grounded": True, "start": 45, "end": 58}
-    assert got["answers"][1]["finish"] == "length" and "mass" not in got and "p" not in got["answers"][0]
+    assert got["answers"][1]["finish"] == "length" and "mass" not in got and not got["answers"][0].keys() & {"p", "share"}
     assert got["answers"][2]["text"] == {"": "so”\"’'", '"': "so", "'": "so”\""}[stop]
 
 

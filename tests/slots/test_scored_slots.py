@@ -58,6 +58,7 @@ def test_a_record_has_its_slots(settings):
     for a in paid["answers"]:
         assert a["grounded"] and content[a["start"] : a["end"]] == a["text"] and 0 < a["p"] < 1
     assert paid["mass"] == pytest.approx(sum(a["p"] for a in paid["answers"])) and 0 < paid["p_calibrated"] < 1
+    assert sum(a["share"] for a in paid["answers"]) == pytest.approx(1)
     assert slots[2]["generate"] is True and [a["finish"] in ("stop", "length") for a in slots[2]["combinations"][0]["answers"]] == [True, True]
     assert got[0].tokens.slots > 40 and [q.id for q in got[0].scores] == ["yes"]
     assert got[1].slots[1]["combinations"][0] == {"values": {}, "answers": [], "mass": 0.0}
