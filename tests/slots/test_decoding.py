@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from slot_parts import CLOSE, GENERATED, QUERIES, TEXTS, Parts, check, endings
+from slot_parts import CLOSE, GENERATED, QUERIES, TEXTS, Parts, check, endings, tolerance
 
 from spinf_stream.config import Settings
 from spinf_stream.engine.open import open_model
@@ -43,6 +43,7 @@ def test_the_demo_model_equals_the_reference_too():
         {"id": "paid", "template": "\n\nIt paid{$}", "max_tokens": 6},
         {"id": "copied", "template": "\n\nIt paid{$}", "mode": "copy_only"},
         {"id": "piece", "template": "\n\nThe company is{*}", "mode": "copy_only", "max_tokens": 4},
+        {"id": "written", "template": "\n\nIn short:{*}", "generate": {"temperature": 0.8, "top_k": 20, "n": 2, "seed": 3}, "max_tokens": 4},
     ]
     parts = Parts.__new__(Parts).made(model.stack, model.encoder, asked)
     text = "Shares of Northwind Traders rose 4% after it paid $1.2bn for a chain of 350 shops in Norway."
@@ -56,7 +57,7 @@ def test_company_changes_nothing(parts):
         for other in together[i :: len(TEXTS)]:
             for slot in range(len(parts.slots.places)):
                 for a, b in zip(endings(alone, slot), endings(other.slots, slot), strict=True):
-                    assert a[:3] == b[:3] and abs(a[3] - b[3]) <= CLOSE * (len(a[0]) + 1)
+                    assert a[:3] == b[:3] and abs(a[3] - b[3]) <= tolerance(len(a[0]))
 
 
 def test_scores_are_the_same_with_and_without_slots(parts):

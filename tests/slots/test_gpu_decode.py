@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from slot_parts import CLOSE, GENERATED, QUERIES, TEXTS, Parts, check, endings
+from slot_parts import GENERATED, QUERIES, TEXTS, Parts, check, endings, tolerance
 from tiny import make_tiny
 
 from spinf_stream.engine.gpu import proven, steps
@@ -47,7 +47,7 @@ def test_company_changes_nothing(parts):
         for other in together[i :: len(TEXTS)]:
             for slot in range(len(parts.slots.places)):
                 for a, b in zip(endings(alone, slot), endings(other.slots, slot), strict=True):
-                    assert a[:3] == b[:3] and abs(a[3] - b[3]) <= CLOSE * (len(a[0]) + 1)
+                    assert a[:3] == b[:3] and abs(a[3] - b[3]) <= tolerance(len(a[0]))
 
 
 def test_a_trunk_over_the_budget_decodes_too(parts):
@@ -94,7 +94,7 @@ def test_a_shape_that_comes_back_is_captured_and_replayed_until_something_moves(
         for one, other in zip(want, parts.run(TEXTS, PackedEngine(executor, 4000)).trees):
             for slot in range(len(parts.slots.places)):
                 for a, b in zip(endings(one.slots, slot), endings(other.slots, slot), strict=True):
-                    assert a[:3] == b[:3] and abs(a[3] - b[3]) <= CLOSE * (len(a[0]) + 1)
+                    assert a[:3] == b[:3] and abs(a[3] - b[3]) <= tolerance(len(a[0]))
 
     same()
     same()
