@@ -1,8 +1,8 @@
 """Copy-only slots: the probability of what stands in the article, and of nothing else.
 
-Numbers: the candidate spellings are one forest below the template. Text: the article's own token trie. Both are opened
-several levels at a time, and only below what the model finds likely: relative to the best, so that even an unsure model has
-an answer.
+Numbers: the candidate spellings are one forest below the template, opened whole below what the model finds likely. Text: the
+article's own token trie, opened like a search, and a little ahead of it. Likely is relative to the best, so that even an
+unsure model has an answer.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from spinf_stream.slots.program import FLOOR, Ending, Program, Read, Wanted
 from spinf_stream.slots.search import Beam, Search
 
 BEGINNINGS = 16  # rows of what numbers begin with
-LEVELS = 4  # of the article's trie computed at once
-FEW = 3  # branches of a path up to which they are computed ahead
+AHEAD = 2  # tokens below the likeliest path that are computed with it, while the article has one way on
 
 
 class Copy(NamedTuple):
@@ -113,8 +112,9 @@ class CopyNumbers(Program):
 
 
 class CopyText(Search):
-    """A search whose paths are pieces of the article. Rows below a beam are computed ahead, so that one step serves several
-    tokens; which paths are followed does not depend on that."""
+    """A search whose paths are pieces of the article. Rows below the likeliest beam are computed ahead, so that one step may
+    serve several tokens; which paths are followed does not depend on that. Further ahead, or below every beam, a row costs more
+    than the step that it may save (slots/__init__.py)."""
 
     top = 0
 
@@ -141,19 +141,20 @@ class CopyText(Search):
 
     def _ask(self) -> None:
         self.wanted = []
-        for beam in self.beams:
-            self._open(beam.tokens, beam.row, beam.state, LEVELS)
+        for rank, beam in enumerate(self.beams):  # the likeliest first
+            self._open(beam.tokens, beam.row, beam.state, AHEAD if rank == 0 else 0)
 
-    def _open(self, path: tuple[int, ...], row: int, state: int, levels: int) -> None:
-        """Ask for a row, and for those below it while they are few."""
+    def _open(self, path: tuple[int, ...], row: int, state: int, ahead: int) -> None:
+        """Ask for a row, and for those below it while there is one way on."""
         following = self._following(path, state)
         if row not in self.known:
             self.wanted.append(Wanted(row, state, list(following)))
-        if path and levels > 1 and len(path) < self.max_tokens and len(following) <= FEW:
-            for token in following:
-                after = self.automaton.after(state, token)
-                if self.automaton.open[after]:
-                    self._open((*path, token), self._of(path, row, token), after, levels - 1)
+        if not path or not ahead or len(path) == self.max_tokens or len(following) != 1:
+            return
+        (token,) = following
+        after = self.automaton.after(state, token)
+        if self.automaton.open[after]:
+            self._open((*path, token), self._of(path, row, token), after, ahead - 1)
 
     def _following(self, path: tuple[int, ...], state: int) -> dict[int, list[int]]:
         if path not in self.below:
