@@ -38,10 +38,10 @@ class Widths:
         self.taken: dict[str, list[list[int]]] = {}
 
     def __enter__(self) -> Widths:
-        from spinf_stream.slots.copying import CopyText
+        from spinf_stream.slots.copying import CopyNumbers, CopyText
         from spinf_stream.slots.search import Search
 
-        self.old = {c: c.feed for c in (Search, CopyText)}
+        self.old = {c: c.feed for c in (Search, CopyText, CopyNumbers)}
         for owner, feed in self.old.items():
             owner.feed = self._wrapped(owner, feed)  # type: ignore[method-assign]
         return self
@@ -52,12 +52,12 @@ class Widths:
 
     def _wrapped(self, owner: type, feed: Callable[..., None]) -> Callable[..., None]:
         def wrapped(program: Any, reads: Any) -> None:
-            steps = program.__dict__.setdefault("_steps", [])
             before = len(program.token)
+            steps = program.__dict__.setdefault("_steps", [before - program.stem - 1])  # what it began with, below the template
             feed(program, reads)
             steps.append(len(program.token) - before)
             if not program.wanted:
-                kind = "copied text" if owner.__name__ == "CopyText" else "number" if program.automaton.rest else "text"
+                kind = ("copied " if owner.__name__ != "Search" else "") + ("number" if program.automaton.rest else "text")
                 self.taken.setdefault(kind, []).append([n for n in steps if n])
 
         return wrapped
