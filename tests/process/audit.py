@@ -12,6 +12,10 @@ from typing import NamedTuple
 import kafka_io
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
+from aiokafka.structs import ConsumerRecord
+from commits import Commits
+
+OURS = "spinf.error."
 
 
 class Seen(NamedTuple):
@@ -21,31 +25,47 @@ class Seen(NamedTuple):
     place: tuple[int, int]  # partition, offset in the scores topic
 
 
+class Letter(NamedTuple):
+    """A poisoned record as it was sent, and what its dead letter must say."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    reason: str
+
+
+def letter(r: ConsumerRecord) -> Letter:
+    """Of a dead letter: what it kept of the record, and its reason."""
+    theirs = tuple(h for h in r.headers if not h[0].startswith(OURS))
+    return Letter(r.key, r.value, theirs, (dict(r.headers).get(OURS + "reason") or b"").decode())
+
+
 class Verdict(NamedTuple):
     lost: int
     duplicates: int
     order_breaks: int  # of a key: an article's first score after a later article's
     backwards: int  # committed offsets that went back
+    commits: int  # seen, each of them
+    commits_missed: bool  # the last ones seen are not the group's own
     dead_lost: int
     dead_duplicates: int
-    dead_wrong: int  # dead letters that are no poison, or whose bytes differ
+    dead_wrong: int  # dead letters that are no poison, or whose key, bytes, headers or reason differ
 
 
 class Auditor:
-    """Reads the scores topic with read_committed, and the group's committed offsets, for as long as the run lasts."""
+    """Reads the scores topic with read_committed, and every commit of the group, for as long as the run lasts."""
 
     def __init__(self, address: str, scores: str, source: str, group: str) -> None:
         self.address, self.scores, self.source, self.group = address, scores, source, group
         self.seen: list[Seen] = []
         self.ids: collections.Counter[str] = collections.Counter()
-        self.backwards = 0
-        self._committed: dict[int, int] = {}
+        self.commits = Commits(address, group, source)
         self._newest: dict[int, float] = {}  # scores partition -> when its last score was read
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, partitions: int) -> None:
         self._newest = dict.fromkeys(range(partitions), 0.0)
-        self._tasks = [asyncio.create_task(self._read(partitions)), asyncio.create_task(self._watch(partitions))]
+        self._tasks = [asyncio.create_task(self._read(partitions)), asyncio.create_task(self.commits.read())]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -91,25 +111,8 @@ class Auditor:
         finally:
             await reader.stop()
 
-    async def _watch(self, partitions: int) -> None:
-        reader = AIOKafkaConsumer(bootstrap_servers=self.address, group_id=self.group, enable_auto_commit=False, request_timeout_ms=5000)
-        await reader.start()
-        try:
-            while True:
-                for n in range(partitions):
-                    try:
-                        offset = await reader.committed(TopicPartition(self.source, n))
-                    except KafkaError:
-                        continue
-                    if offset is not None:
-                        self.backwards += offset < self._committed.get(n, 0)
-                        self._committed[n] = offset
-                await asyncio.sleep(0.5)
-        finally:
-            await reader.stop()
-
-    def verdict(self, sent: Sequence[tuple[str, bytes]], poison: Sequence[bytes], dead: Sequence[bytes | None]) -> Verdict:
-        """sent: (id, key) in order of sending; poison: values sent; dead: values of the dead-letter topic."""
+    async def verdict(self, sent: Sequence[tuple[str, bytes]], poison: Sequence[Letter], dead: Sequence[Letter]) -> Verdict:
+        """sent: (id, key) in order of sending; dead: of the dead-letter topic. Once all workers are gone."""
         order = {id_: n for n, (id_, _) in enumerate(sent)}
         newest: dict[bytes, int] = {}
         breaks = 0
@@ -120,16 +123,18 @@ class Auditor:
             counted.add(s.id)
             breaks += order[s.id] < newest.get(s.key, -1)
             newest[s.key] = max(order[s.id], newest.get(s.key, -1))
-        wanted = collections.Counter(poison)
-        got = collections.Counter(v for v in dead if v is not None)
+        wanted, got = collections.Counter(poison), collections.Counter(dead)
+        missed = not await self.commits.caught_up()
         return Verdict(
             lost=sum(id_ not in self.ids for id_ in order),
             duplicates=self.duplicates,
             order_breaks=breaks,
-            backwards=self.backwards,
+            backwards=len(self.commits.backwards),
+            commits=self.commits.seen,
+            commits_missed=missed,
             dead_lost=sum((wanted - got).values()),
             dead_duplicates=sum(max(0, got[v] - n) for v, n in wanted.items()),
-            dead_wrong=sum(n for v, n in got.items() if v not in wanted) + (len(dead) - sum(got.values())),
+            dead_wrong=sum(n for v, n in got.items() if v not in wanted),
         )
 
 

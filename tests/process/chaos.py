@@ -4,10 +4,11 @@
     python tests/process/chaos.py --long                 # 20,000 records and 60 faults each (make chaos-long)
     python tests/process/chaos.py --delivery exactly_once --records 3000 --faults 12 --seed 7 --no-redis
 
-The stage is set here; fleet.py has the workers, faults.py the schedule of faults, feed.py the records, audit.py what is
-judged, chaos_report.py what is promised. Workers reach Kafka through a TCP proxy, the auditor and the feeder do not.
-SIGTERMs come first: after them, before anything harder, there must be no duplicate.
-One JSON line a run on standard output, then the table; exit 1 when a promise is broken.
+The stage is set here; fleet.py has the workers, faults.py the schedule of faults, feed.py the records, audit.py and
+commits.py what is judged, chaos_report.py what is promised. Workers reach Kafka through a TCP proxy, the auditor and the
+feeder do not. SIGTERMs come first, with members that come and go: after them, before anything harder, there must be no
+duplicate. One JSON line a run on standard output, then the table; exit 1 when a promise is broken. --long also writes
+bench/results/chaos-MACHINE.json.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "broker"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import kafka_io
 import services
-from audit import Auditor, hanging, uncommitted
-from chaos_report import report, table
+from audit import Auditor, hanging, letter, uncommitted
+from chaos_report import Ending, Least, Spec, report, table, write
 from faults import Faults
 from feed import Feeder
 from fleet import Fleet
+from load import Load
 from tcp_proxy import Proxy
 from tiny import make_tiny
 
@@ -43,16 +46,19 @@ from spinf_stream.config import Settings
 
 SESSION_MS = 4000
 IN_FLIGHT = 64
+SHORT = (1200, 6)  # records, faults
+SHORT_SECONDS = 90  # each of the two short runs: make chaos stays under 3 minutes on a machine of its own
+LONG, EQUAL = Least(20_000, 60, 5), Least(5_000, 16, 1)
 QUESTIONS = {"queries": [{"id": "q", "template": "\n\nIs this about {x}?{?}", "options": [" yes", " no"], "combinations": [{"x": "sport"}, {"x": "tech"}]}]}
 
 
 class Chaos:
-    def __init__(self, args: argparse.Namespace, delivery: str, redis: bool, folder: Path) -> None:
-        self.args, self.delivery, self.with_redis, self.folder = args, delivery, redis, folder
-        self.rng = random.Random(args.seed)
+    def __init__(self, spec: Spec, folder: Path) -> None:
+        self.spec, self.folder = spec, folder
+        self.rng = random.Random(spec.seed)
 
     async def run(self) -> dict[str, Any]:
-        began = time.monotonic()
+        began, load = time.monotonic(), Load()
         async with self._stage():
             feeding = asyncio.create_task(self.feeder.run())
             try:
@@ -65,20 +71,20 @@ class Chaos:
             for w in list(self.fleet.workers):
                 await self.fleet.remove(w, signal.SIGTERM)
             sent, poison = self.feeder.sent, self.feeder.poison
-            stuck = await hanging(self.direct, "scores", self.args.partitions)
-            dead = [r.value for r in await kafka_io.read_all(self.direct, "dlq")]
-            verdict = self.auditor.verdict(sent, poison, dead)
+            stuck = await hanging(self.direct, "scores", self.spec.partitions)
+            dead = [letter(r) for r in await kafka_io.read_all(self.direct, "dlq")]
+            verdict = await self.auditor.verdict(sent, poison, dead)
             lag = await uncommitted(self.direct, Settings().group, "articles")
         return report(
-            self.args, self.delivery, self.with_redis, IN_FLIGHT, len(sent) + len(poison), len(poison), self.faults, verdict,
-            stuck, lag, time.monotonic() - began,
+            self.spec, IN_FLIGHT, self.faults,
+            Ending(len(sent) + len(poison), len(poison), verdict, stuck, lag, time.monotonic() - began, load.others()),
         )  # fmt: skip
 
     @contextlib.asynccontextmanager
     async def _stage(self) -> AsyncIterator[None]:
         port, direct = services.free_port(), services.free_port()
         self.direct = f"{services.HOST}:{direct}"
-        async with Proxy(port, self.args.seed) as self.proxy:
+        async with Proxy(port, self.spec.seed) as self.proxy:
             self.kafka = services.Kafka(self.folder / "kafka", port)
             self.kafka.settings = {
                 "listeners": f"CLIENTS://{services.HOST}:{port},DIRECT://{self.direct},CONTROLLER://{services.HOST}:{self.kafka.controller_port}",
@@ -89,23 +95,23 @@ class Chaos:
             self.redis = services.Redis(self.folder / "redis")
             await asyncio.to_thread(self.kafka.start)
             await asyncio.to_thread(self.redis.start)
-            parts = self.args.partitions
+            parts = self.spec.partitions
             await kafka_io.create(self.direct, {"articles": parts, "scores": parts, "dlq": 1})
             (self.folder / "questions.json").write_text(json.dumps(QUESTIONS))
             settings: dict[str, Any] = {
                 "model": str(make_tiny(self.folder / "tiny")), "questions": str(self.folder / "questions.json"), "threads": 1,
                 "cache_dir": str(self.folder / "cache"), "token_budget": 1500, "brokers": f"{services.HOST}:{self.proxy.port}",
-                "dlq_topic": "dlq", "delivery": self.delivery, "session_timeout_ms": SESSION_MS, "commit_interval_ms": 200,
+                "dlq_topic": "dlq", "delivery": self.spec.delivery, "session_timeout_ms": SESSION_MS, "commit_interval_ms": 200,
                 "max_inflight_records": IN_FLIGHT, "max_wait_ms": 100, "drain_seconds": 20.0,
             }  # fmt: skip
-            if self.with_redis:
+            if self.spec.redis:
                 settings |= {"redis_url": self.redis.url, "dedup_secret": "chaos"}
             self.fleet = Fleet(settings, self.rng)
             self.auditor = Auditor(self.direct, "scores", "articles", Settings().group)
-            self.feeder = Feeder(self.direct, self.rng, self.args.records, self.args.seconds, self.args.equal)
+            self.feeder = Feeder(self.direct, self.rng, self.spec.records, self.spec.feeding, self.spec.equal)
             self.faults = Faults(
-                self.rng, self.args.faults, self.delivery, self.fleet, self.auditor, self.kafka,
-                self.redis if self.with_redis else None, self.proxy, SESSION_MS / 1000,
+                self.rng, self.spec.faults, self.spec.delivery, self.fleet, self.feeder, self.auditor, self.kafka,
+                self.redis if self.spec.redis else None, self.proxy, SESSION_MS / 1000,
             )  # fmt: skip
             await self.auditor.start(parts)
             try:
@@ -129,30 +135,43 @@ class Chaos:
             await asyncio.sleep(0.1)
 
 
+def specs(args: argparse.Namespace) -> list[Spec]:
+    deliveries = ("exactly_once", "at_least_once") if args.delivery == "both" else (args.delivery,)
+    if args.long:
+        whole = [(d, redis, False, 20_000, 60, 8, LONG) for d in deliveries for redis in (True, False)]
+        whole += [(d, True, True, 6_000, 18, 4, EQUAL) for d in deliveries if d == "exactly_once"]
+    else:
+        records, faults = args.records or SHORT[0], args.faults or SHORT[1]
+        whole = [(d, not args.no_redis, args.equal, records, faults, args.partitions, Least(records, faults, 1)) for d in deliveries]
+    seconds = SHORT_SECONDS if (args.records, args.faults, args.long) == (None, None, False) else None
+    return [
+        Spec(d, redis, equal, records, faults, parts, args.seconds or 5.0 * faults, args.seed + n, least, seconds)
+        for n, (d, redis, equal, records, faults, parts, least) in enumerate(whole)
+    ]
+
+
 def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--delivery", choices=("exactly_once", "at_least_once", "both"), default="both")
-    p.add_argument("--long", action="store_true", help="20,000 records, 60 faults, with and without Redis")
-    p.add_argument("--records", type=int, default=1200)
-    p.add_argument("--faults", type=int, default=6, help="a sixth of them SIGTERMs")
+    p.add_argument("--long", action="store_true", help="20,000 records, 60 faults, with and without Redis; and one run with equal texts")
+    p.add_argument("--records", type=int, help=f"default {SHORT[0]}")
+    p.add_argument("--faults", type=int, help=f"default {SHORT[1]}")
     p.add_argument("--partitions", type=int, default=4)
     p.add_argument("--seconds", type=float, help="that feeding lasts (default: 5 a fault)")
     p.add_argument("--no-redis", action="store_true")
     p.add_argument("--equal", action="store_true", help="five records share a text")
-    p.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    p.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6), help="of the first run; the next one has the next")
     args = p.parse_args()
-    if args.long:
-        args.records, args.faults, args.partitions = max(args.records, 20_000), max(args.faults, 60), 8
-    args.seconds = args.seconds or 5.0 * args.faults
-    print(f"seed {args.seed}", file=sys.stderr)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the auditor's and the feeder's: they see the same faults
     reports = []
-    for delivery in ("exactly_once", "at_least_once") if args.delivery == "both" else (args.delivery,):
-        for redis in (True, False) if args.long else (not args.no_redis,):
-            with tempfile.TemporaryDirectory(prefix="spinf-chaos-") as folder:
-                reports.append(asyncio.run(Chaos(args, delivery, redis, Path(folder)).run()))
-            print(json.dumps(reports[-1]), flush=True)
+    for spec in specs(args):
+        print(f"seed {spec.seed}", file=sys.stderr)
+        with tempfile.TemporaryDirectory(prefix="spinf-chaos-") as folder:
+            reports.append(asyncio.run(Chaos(spec, Path(folder)).run()))
+        print(json.dumps(reports[-1]), flush=True)
     print(table(reports))
+    if args.long:
+        write("chaos", " ".join(["python tests/process/chaos.py", *sys.argv[1:]]), reports)
     return 1 if any(r["broken"] for r in reports) else 0
 
 
