@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export OMP_NUM_THREADS ?= 2
 SITE := 'import site; print(site.getsitepackages()[0])'
 
-.PHONY: demo test chaos chaos-long bench board lint venv requirements test-kernels clean
+.PHONY: demo test chaos chaos-long soak bench board lint venv requirements test-kernels clean
 
 demo: venv
 	@$(BIN)/spinf-stream demo
@@ -25,12 +25,16 @@ test: requirements lint $(KERNELS)/.installed
 	@echo '$(SUITE)'; $(SUITE); suite=$$?; echo '$(INTERPRETED)'; $(INTERPRETED); kernels=$$?; \
 	echo "make test: the suite ended with $$suite, the kernels with $$kernels"; test $$suite$$kernels = 00
 
-# Faults on real services, audited: every kind once (part of `make test` too); at length about half an hour.
+# Faults on real services, audited: every kind once (part of `make test` too); at length a good half hour.
 chaos: venv requirements
 	$(BIN)/python tests/process/chaos.py
 
 chaos-long: venv requirements
 	$(BIN)/python tests/process/chaos.py --long
+
+# One worker for 20 minutes, with restarts of Redis and the broker: memory, descriptors and threads stay flat.
+soak: venv requirements
+	$(BIN)/python tests/process/soak.py
 
 # Against plain transformers, on this machine's CPU; tens of minutes. The GPU's are in bench/ too.
 bench: venv requirements

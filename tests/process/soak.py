@@ -1,10 +1,10 @@
 """Soak: one worker process for 20 minutes on real Kafka and Redis; memory, descriptors and threads stay flat.
 
-    python tests/process/soak.py [--minutes 20] [--rate 40] [--delivery exactly_once]
+    python tests/process/soak.py [--minutes 20] [--rate 40] [--delivery exactly_once]     (make soak)
 
 Records of varied length at an even rate, one in a hundred poison, one in ten an equal text; Redis restarts every third
 minute, the broker every seventh. Sampled every 5 s from /proc; the second quarter is compared with the last one.
-One JSON line; exit 1 when something grew.
+One JSON line, also in bench/results/soak-MACHINE.json; exit 1 when something grew or a record is missing.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "broker"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 import kafka_io
 import services
 from aiokafka import AIOKafkaProducer
 from chaos import QUESTIONS
+from chaos_report import write
 from stage import Process
 from tiny import make_tiny
 
@@ -77,6 +79,7 @@ async def restarts(kafka: services.Kafka, redis: services.Redis, end: float) -> 
 
 
 async def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    began = time.monotonic()
     kafka, redis = services.Kafka(folder / "kafka"), services.Redis(folder / "redis")
     kafka.start()
     redis.start()
@@ -107,6 +110,7 @@ async def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     quarter = len(samples) // 4
     early, late = samples[quarter : 2 * quarter], samples[-quarter:]
     report: dict[str, Any] = {"minutes": args.minutes, "delivery": args.delivery, "records": sent, "scores": seen, "restarts": restarted, "exit": code}
+    report["seconds"] = round(time.monotonic() - began, 1)
     grew = []
     for name, room in (("rss_mib", 1.05), ("descriptors", 1.10), ("threads", 1.0)):
         before, after = (statistics.median(getattr(s, name) for s in part) for part in (early, late))
@@ -126,6 +130,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="spinf-soak-") as folder:
         report = asyncio.run(run(args, Path(folder)))
     print(json.dumps(report))
+    write("soak", " ".join(["python tests/process/soak.py", *sys.argv[1:]]), [report])
     return 1 if report["grew"] or report["exit"] else 0
 
 
