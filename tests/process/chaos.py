@@ -53,8 +53,8 @@ QUESTIONS = {"queries": [{"id": "q", "template": "\n\nIs this about {x}?{?}", "o
 
 
 class Chaos:
-    def __init__(self, spec: Spec, folder: Path) -> None:
-        self.spec, self.folder = spec, folder
+    def __init__(self, spec: Spec, folder: Path, logs: Path | None = None) -> None:
+        self.spec, self.folder, self.logs = spec, folder, logs
         self.rng = random.Random(spec.seed)
 
     async def run(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class Chaos:
             }  # fmt: skip
             if self.spec.redis:
                 settings |= {"redis_url": self.redis.url, "dedup_secret": "chaos"}
-            self.fleet = Fleet(settings, self.rng)
+            self.fleet = Fleet(settings, self.rng, self.logs)
             self.auditor = Auditor(self.direct, "scores", "articles", Settings().group)
             self.feeder = Feeder(self.direct, self.rng, self.spec.records, self.spec.feeding, self.spec.equal)
             self.faults = Faults(
@@ -161,13 +161,17 @@ def main() -> int:
     p.add_argument("--no-redis", action="store_true")
     p.add_argument("--equal", action="store_true", help="five records share a text")
     p.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6), help="of the first run; the next one has the next")
+    p.add_argument("--logs", type=Path, help="folder in which the workers' logs are kept")
     args = p.parse_args()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the auditor's and the feeder's: they see the same faults
     reports = []
     for spec in specs(args):
         print(f"seed {spec.seed}", file=sys.stderr)
         with tempfile.TemporaryDirectory(prefix="spinf-chaos-") as folder:
-            reports.append(asyncio.run(Chaos(spec, Path(folder)).run()))
+            logs = args.logs and args.logs / str(spec.seed)
+            if logs:
+                logs.mkdir(parents=True, exist_ok=True)
+            reports.append(asyncio.run(Chaos(spec, Path(folder), logs).run()))
         print(json.dumps(reports[-1]), flush=True)
     print(table(reports))
     if args.long:

@@ -60,14 +60,23 @@ class Faults:
 
     async def _strike(self, kind: str) -> None:
         if kind in ("rolling", "window"):
-            moment = await getattr(self, f"_{kind}")()
+            recovering = await getattr(self, f"_{kind}")()
         else:
             victim, held = await self.fleet.busy()
             await victim.freeze()
             self._counts(kind, held)
-            moment = time.monotonic()
+            struck = time.monotonic()
             await getattr(self, f"_{kind}")(victim)
-        self.recoveries.append(await self.auditor.all_moving_after(moment, 90))
+            recovering = self._recovering(struck)
+        self.recoveries.append(await recovering)
+
+    def _recovering(self, struck: float) -> asyncio.Task[float]:
+        """Seconds from the strike until every partition has brought a score that was read after its end, which is now."""
+
+        async def seconds(over: float) -> float:
+            return over - struck + await self.auditor.all_moving_after(over, 120)
+
+        return asyncio.create_task(seconds(time.monotonic()))
 
     def _counts(self, kind: str, held: float) -> None:
         self.struck[kind] += 1
@@ -88,23 +97,25 @@ class Faults:
         await self.fleet.remove(victim, signal.SIGTERM)
         await self.fleet.keep(1, 2)
 
-    async def _rolling(self) -> float:
-        """One after the other, as a deployment does: the next one leaves once the new one has partitions. When the last left."""
+    async def _rolling(self) -> asyncio.Task[float]:
+        """One after the other, as a deployment does: the next one leaves once the new one has partitions."""
         await self.fleet.keep(2, 2)
+        recovering: list[asyncio.Task[float]] = []
         for old in list(self.fleet.workers):
             await old.until("inflight_records", IN_HAND)
             held = await old.metric("inflight_records")
             await old.freeze()
             self._counts("sigterm", held)
-            moment = time.monotonic()
+            struck = time.monotonic()
             await self.fleet.remove(old, signal.SIGTERM)
+            recovering.append(self._recovering(struck))
             await (await self.fleet.add()).until("assigned_partitions", 1)
         self.fleet.moves["rolling restarts"] += 1
-        return moment
+        self.recoveries += [await r for r in recovering[:-1]]
+        return recovering[-1]
 
-    async def _window(self) -> float:
-        """Records that wait in a window which nothing but its size would close: first a member joins, then SIGTERM, when
-        that came is returned."""
+    async def _window(self) -> asyncio.Task[float]:
+        """Records that wait in a window which nothing but its size would close: first a member joins, then SIGTERM."""
         patient = await self.fleet.add(max_wait_ms=FOREVER_MS)
         await patient.until("assigned_partitions", 1)
         self.feeder.trickle = True
@@ -113,13 +124,14 @@ class Faults:
         joins = await self.fleet.add()
         await patient.until("batch_closed_total", 1, 'cause="revoke"')
         await joins.until("assigned_partitions", 1)
-        await patient.until("inflight_records", 1)
+        await patient.until("inflight_records", IN_HAND)
         self._counts("sigterm", await patient.metric("inflight_records"))
-        moment = time.monotonic()
+        struck = time.monotonic()
         await self.fleet.remove(patient, signal.SIGTERM)
+        recovering = self._recovering(struck)
         self.feeder.trickle = False
         self.fleet.moves["windows open at revoke"] += 1
-        return moment
+        return recovering
 
     async def _zombie(self, victim: Worker) -> None:
         """Frozen at its point for longer than its session; by then another one has its partitions."""

@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -22,8 +23,9 @@ DEADLINE = 75  # exit code: the drain's deadline passed
 
 
 class Fleet:
-    def __init__(self, settings: dict[str, Any], rng: random.Random) -> None:
-        self.settings, self.rng = settings, rng
+    def __init__(self, settings: dict[str, Any], rng: random.Random, logs: Path | None = None) -> None:
+        self.settings, self.rng, self.logs = settings, rng, logs
+        self.started = 0
         self.workers: list[Worker] = []
         self.moves: Counter[str] = Counter()  # joined, left
         self.harsh = False  # the broker may be away while somebody leaves: its drain may take too long
@@ -33,7 +35,14 @@ class Fleet:
         w = Worker({**self.settings, **more}, self.rng.choice(POINTS if self.settings["delivery"] == "exactly_once" else POINTS[:3]))
         await w.process.__aenter__()
         self.workers.append(w)
+        self.started += 1
+        w.name = f"worker{self.started:03d}-{w.point}"
         return w
+
+    async def bury(self, w: Worker) -> None:
+        await w.process.__aexit__()
+        if self.logs is not None:
+            (self.logs / f"{w.name}.log").write_text(w.process.output, "utf-8")
 
     async def remove(self, w: Worker, signal_: int, codes: tuple[int, ...] = (0,)) -> int:
         self.workers.remove(w)
@@ -42,7 +51,7 @@ class Fleet:
         w.process.signal(signal_)
         w.process.signal(signal.SIGCONT)
         code = await w.process.ended(60)
-        await w.process.__aexit__()
+        await self.bury(w)
         if signal_ == signal.SIGTERM and code not in codes:
             raise AssertionError(f"a worker left with {code} after SIGTERM:\n{w.process.output[-3000:]}")
         return code
@@ -82,7 +91,7 @@ class Fleet:
 
     async def close(self) -> None:
         for w in [*self.workers, *self._parting]:
-            await w.process.__aexit__()
+            await self.bury(w)
         await asyncio.gather(*self._parting.values(), return_exceptions=True)
 
     def _nobody_left_by_itself(self) -> None:
@@ -99,6 +108,7 @@ class Worker:
     def __init__(self, settings: dict[str, Any], point: str) -> None:
         self.port = services.free_port()
         self.point = point
+        self.name = ""
         self.process = Process(Settings(**settings, port=self.port), stop={"at": point})
 
     async def metric(self, name: str, labels: str = "") -> float:
@@ -114,7 +124,7 @@ class Worker:
 
         return await asyncio.to_thread(scrape)
 
-    async def until(self, name: str, least: float, labels: str = "", seconds: float = 60.0) -> None:
+    async def until(self, name: str, least: float, labels: str = "", seconds: float = 120.0) -> None:
         end = time.monotonic() + seconds
         while await self.metric(name, labels) < least:
             if time.monotonic() > end:

@@ -90,10 +90,10 @@ async def run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             model=str(make_tiny(folder / "tiny")), questions=str(folder / "questions.json"), threads=1, cache_dir=str(folder / "cache"),
             brokers=kafka.address, delivery=args.delivery, redis_url=redis.url, dedup_secret="soak", port=services.free_port(),
         )  # fmt: skip
-        end = time.monotonic() + 60 * args.minutes
         samples: list[Sample] = []
         async with Process(settings) as worker:
             await worker.said("metrics and health", 60)
+            end = time.monotonic() + 60 * args.minutes
             feeding = asyncio.create_task(feed(kafka.address, args.rate, end))
             restarting = asyncio.create_task(restarts(kafka, redis, end))
             while time.monotonic() < end:

@@ -39,7 +39,7 @@ def test_nothing_lost_and_nothing_twice(more: list[str]) -> None:
     assert report["records"] >= 1200 and report["poison"] == report["records"] // 100
     assert set(report["faults"]) == KINDS
     assert report["seconds"] < 90 / max(0.1, 1 - report["others_cpu"])
-    assert report["commits"] > 20 and report["in_flight_when_struck"]["least"] >= 1
+    assert report["commits"] > 20 and report["in_flight_when_struck"]["least"] >= 4
     assert "rolling restarts" in report["besides"] or "windows open at revoke" in report["besides"]
 
 
