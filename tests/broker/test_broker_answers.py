@@ -83,13 +83,15 @@ def test_a_commit_that_is_refused_ends_nothing(kafka: str, topics: Any, answers:
             await t.fill(articles(names("a"), partitions=2))
             await w.until(lambda: w.value("records_total") >= 30)
             answers.commits = codes[:]
-            await w.until(lambda: w.value("commits_total", result="rebalanced") >= 1)
+            await w.until(lambda: not answers.commits and w.value("rebalances_total") + w.value("commits_total", result="rebalanced") >= 1)
             refused = time.monotonic()
             await w.until(lambda: w.value("committed_offset") == 200, 30)
             assert time.monotonic() - refused < 20
             await t.fill(articles(["late"]))
             await w.until(lambda: w.value("committed_offset") == 201)
-            assert answers.commits == [] and w.value("commits_total", result="failed") == 0
+            assert w.value("commits_total", result="failed") == 0
+            if len(codes) == 1:  # one that is repeated for long may end with the drain, which commits itself
+                assert w.value("commits_total", result="rebalanced") >= 1
         assert w.code == 0
         out = ids(await t.out())
         assert set(out) == {*names("a"), "late"}
