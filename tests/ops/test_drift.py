@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import SHARED
+from conftest import EXAMPLE_PACK
 from fakes import FakeScorer
 from ops_files import alerts
 from tiny import make_tiny
@@ -37,7 +37,7 @@ from spinf_stream.packs.stored import answers_in
 from spinf_stream.records import JSON, Answer, Article, Origin, encode
 from spinf_stream.stream import asked, drift
 
-PACK = from_doc(json.loads((SHARED / "reference" / "example-pack.json").read_text("utf-8")))
+PACK = from_doc(json.loads(EXAMPLE_PACK.read_text("utf-8")))
 ALERT = next(a for a in alerts() if a["alert"] == "ScoreDrift")
 THRESHOLD = float(ALERT["expr"].rpartition(" > ")[2])
 FOR = 60 * float(ALERT["for"].removesuffix("m"))

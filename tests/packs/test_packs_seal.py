@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, SHARED
+from conftest import EXAMPLE_PACK, ROOT
 
 from spinf_stream.cli import main
 from spinf_stream.packs.document import parse, sealed, sealed_text
 from spinf_stream.packs.file import from_doc, load
 from spinf_stream.packs.problems import PackError
 
-DOC: dict[str, Any] = json.loads((SHARED / "reference" / "example-pack.json").read_text("utf-8"))
+DOC: dict[str, Any] = json.loads(EXAMPLE_PACK.read_text("utf-8"))
 OFFICIAL = sorted((ROOT / "packs").glob("*/0.*.json"))
 
 
