@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from spinf_stream.engine.grow import Grower
 from spinf_stream.engine.packed import PackedEngine
 from spinf_stream.engine.scorer import RunPass
 from spinf_stream.engine.scoring import LEAST, ArticleScorer
-from spinf_stream.engine.seam import PassInput
+from spinf_stream.engine.seam import EngineFatal, OutOfMemory, PassInput
 from spinf_stream.engine.stack import Stack
 from spinf_stream.engine.tokenizer import Encoder
 from spinf_stream.engine.weights import ModelAway, ModelError, Unsupported, fetch, load
@@ -140,7 +141,8 @@ def proved(executor: Executor, settings: Settings, say: Say) -> None:
         from spinf_stream.engine.gpu.proven import prove
 
         if isinstance(executor, GpuExecutor):
-            prove(executor, settings.cache() / "gates", say)
+            with at_start():
+                prove(executor, settings.cache() / "gates", say)
 
 
 def slots_proved(ground: Ground) -> None:
@@ -150,7 +152,21 @@ def slots_proved(ground: Ground) -> None:
         from spinf_stream.engine.gpu.proven import prove_slots
 
         if isinstance(ground.engine.executor, GpuExecutor):
-            prove_slots(ground.engine.executor, ground.settings.cache() / "gates", ground.say)
+            with at_start():
+                prove_slots(ground.engine.executor, ground.settings.cache() / "gates", ground.say)
+
+
+@contextmanager
+def at_start() -> Iterator[None]:
+    """What the device says before anything was scored is one line, and no gate's outcome."""
+    from spinf_stream.engine.gpu.faults import first_line, said_by_device
+
+    try:
+        yield
+    except RuntimeError as e:
+        if isinstance(e, (EngineFatal, OutOfMemory)) or said_by_device(e):
+            raise UsageError(f"the bit gates could not be run: {first_line(e)}", 70) from None
+        raise
 
 
 def open_questions(ground: Ground) -> QuestionSet:
@@ -206,7 +222,9 @@ def ask_of(ground: Ground, questions: QuestionSet, pack: Active | None, run: Run
     if questions.slots and faults is None:
         raise UsageError("nothing was extracted on this card before, and its decode steps are proved at a start: restart the worker for slots")
     if questions.slots and faults:
-        raise UsageError(f"extraction slots do not run on this card, gates of decode steps failed ({'; '.join(faults)}): set device = cpu or dtype = float32")
+        record = getattr(engine.executor, "slot_record", None)
+        again = f", or remove {record} to run them again" if record else ", or restart to run them again"
+        raise UsageError(f"extraction slots do not run on this card, gates of decode steps failed ({'; '.join(faults)}): set device = cpu or dtype = float32{again}")
 
     def read(plan: Plan) -> tuple[F64, F64]:
         ground.say(f"floors: {plan.prompts} prompts, {plan.nodes} tokens")

@@ -79,6 +79,12 @@ class SlotHead:
                     self._whole(logits, total, automaton, state, rows, lo, out)
         return out
 
+    def forget(self) -> None:
+        """Give the memory back; all of it is made anew when it is needed."""
+        self.buffer = None
+        for known in (self.automata, self.dense, self.sets):
+            known.clear()
+
     def _logits(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """([pieces, n, PIECE], the log-sum-exp of each row [n] in float64)."""
         if self.buffer is None:

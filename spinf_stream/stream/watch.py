@@ -53,7 +53,7 @@ async def gauges(w: Pipeline) -> None:
         m.inflight_tokens.set(w.batcher.tokens)
         m.inflight_bytes.set(w.inflight_bytes)
         if w.runner.wall_seconds > 0:
-            m.engine_busy.set(min(1.0, w.runner.busy_seconds / w.runner.wall_seconds))
+            m.engine_busy.set(w.runner.busy_seconds / w.runner.wall_seconds)
 
 
 async def stalls(w: Pipeline) -> None:

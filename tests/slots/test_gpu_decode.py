@@ -9,18 +9,14 @@ import numpy as np
 import pytest
 import torch
 from slot_parts import GENERATED, QUERIES, TEXTS, Parts, check, endings, tolerance
-from tiny import make_tiny
 
-from spinf_stream.engine.gpu import proven, steps
+from spinf_stream.engine.gpu import steps
 from spinf_stream.engine.gpu.cache import FIRST, TRASH, Cache, Kept
 from spinf_stream.engine.gpu.decode import Captured
 from spinf_stream.engine.gpu.executor import GpuExecutor
-from spinf_stream.engine.gpu.slot_gates import SlotTrial
 from spinf_stream.engine.grow import Grower, Step
 from spinf_stream.engine.packed import PackedEngine
 from spinf_stream.engine.stack import LayerSpec
-from spinf_stream.engine.torch_executor import TorchExecutor
-from spinf_stream.engine.weights import load
 
 SPEC = LayerSpec(heads=2, kv_heads=1, head_dim=4, window=None, scale=1.0, rope=0)
 
@@ -198,73 +194,3 @@ def test_growing_that_fails_midway_can_be_tried_again(monkeypatch):
         Kept(cache, 100)
     first, second = Kept(cache, 100), Kept(cache, 100)
     assert {len(s) for s in cache.slots} == {cache.room} and abs(first.start - second.start) >= 128
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    folder = make_tiny(tmp_path_factory.mktemp("m") / "two", "gemma4", num_hidden_layers=2)
-    stack, encoder = load(str(folder), "float32", "cpu", tmp_path_factory.mktemp("cache"))
-    return stack, encoder.starts_alnum()
-
-
-@pytest.mark.parametrize("kind", ["plain torch", "naive kernels", "naive kernels, padded"])
-def test_gates_hold_within_rounding(small, kind):
-    executor = TorchExecutor(*small) if kind == "plain torch" else GpuExecutor(*small)
-    if kind.endswith("padded"):
-        executor.grower.padded = True
-    gates = list(SlotTrial(executor, 2e-5, lengths=(1, 17, 64), count=9).gates())
-    assert len(gates) == 10 and [g for g in gates if not g.passed] == []
-
-
-def test_what_the_gates_found_is_remembered(small, tmp_path, monkeypatch):
-    executor, said = GpuExecutor(*small), []
-    monkeypatch.setattr(proven, "SlotTrial", lambda e: SlotTrial(e, lengths=(1, 17), count=3))  # on a CPU not bit for bit
-    proven.prove_slots(executor, tmp_path, said.append)
-    found = executor.slot_faults
-    assert len(said) == 1 and "a path decoded = the same path scored" not in found
-    executor.slot_faults = ["something"]
-    proven.prove_slots(executor, tmp_path, said.append)
-    assert executor.slot_faults == found and len(said) == 1
-    other = GpuExecutor(*small, row_scales=False)
-    proven.prove_slots(other, tmp_path, said.append)
-    assert len(said) == 2, "another executor is another record"
-
-
-def test_gates_that_raise_refuse_slots_and_nothing_else(small, tmp_path, monkeypatch):
-    executor = GpuExecutor(*small)
-
-    def broken(step):
-        raise RuntimeError("no kernel image\nand more")
-
-    monkeypatch.setattr(executor.grower, "grow", broken)
-    proven.prove_slots(executor, tmp_path, print)
-    assert executor.slot_faults[-1] == "decode steps run (RuntimeError: no kernel image)"
-
-
-@pytest.mark.parametrize("fault", ["of its neighbours", "of its order", "of the path"])
-def test_gates_find_a_row_that_depends_on_more_than_its_path(small, fault, monkeypatch):
-    executor = GpuExecutor(*small)
-    trial = SlotTrial(executor, 2e-5, lengths=(1, 17), count=6)
-    if fault == "of the path":  # rows of a path whose keys lie one slot off: the first is lost, the last is padding
-        right = steps.paths
-
-        def shifted(step):
-            of = right(step)
-            return of._replace(source=np.concatenate([of.source[1:], of.source[:1]]))
-
-        monkeypatch.setattr(steps, "paths", shifted)
-    else:
-        grow = executor.grow
-
-        def leaky(step):
-            got = grow(step)
-            wrong = step.rows if fault == "of its neighbours" else np.arange(len(got.first))
-            return got._replace(first=got.first + 1e-4 * wrong)
-
-        executor.grow = leaky
-    found = {g.name for g in trial.gates() if not g.passed}
-    assert {
-        "of its neighbours": {"a slot alone = among others", "token by token = at once"},
-        "of its order": {"a slot alone = among others", "any order of slots"},
-        "of the path": {"a path decoded = the same path scored"},
-    }[fault] <= found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -9,8 +11,9 @@ import torch
 class Arena:
     """Named device buffers that only grow. One stream uses them in order, so passes need no copies of their own."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, outgrown: Callable[[], None] = lambda: None) -> None:
+        """outgrown: called before a buffer is freed for a larger one; drops what else holds its memory."""
+        self.device, self.outgrown = device, outgrown
         self.of: dict[str, torch.Tensor] = {}
         self.moved = 0  # buffers that were made or made anew: addresses taken before are void
 
@@ -20,10 +23,15 @@ class Arena:
         have = self.of.get(name)
         if have is None or have.numel() < need:
             if have is not None:
+                self.outgrown()
                 del have, self.of[name]  # freed before the larger one is asked for
             self.of[name] = torch.empty(need, dtype=torch.uint8, device=self.device)
             self.moved += 1
         return self.of[name][:need].view(dtype).view(rows, width)
+
+    def clear(self) -> None:
+        self.outgrown()
+        self.of.clear()
 
 
 class Uploads:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -32,7 +32,11 @@ class Kept:
 
 
 class Cache:
-    def __init__(self, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device, outgrown: Callable[[], None] = lambda: None
+    ) -> None:
+        """outgrown: called before buffers are freed; drops what else holds their memory."""
+        self.outgrown = outgrown
         self.widths = [2 * s.kv_heads * s.head_dim for s in layers]
         self.dtype, self.device = dtype, device
         self.slots = [self._made(0, w) for w in self.widths]
@@ -71,6 +75,19 @@ class Cache:
             self._enlarge(self.own, size)
             self.rows = size
 
+    def shrink(self, beside: tuple[int, int]) -> bool:
+        """Give all memory back if nobody has a range but for the one `beside`, which is void then."""
+        while self.given_back:
+            self._give(*self.given_back.popleft())
+        if not self.room or sum(n for _, n in self.free) + beside[1] < self.room:
+            return False
+        self.moved += 1
+        self.outgrown()
+        self.slots = [self._made(0, w) for w in self.widths]
+        self.own = [self._made(0, w) for w in self.widths]
+        self.free, self.room, self.rows = [], 0, 0
+        return True
+
     def _give(self, first: int, n: int) -> None:
         merged: list[tuple[int, int]] = []
         for at, size in sorted([*self.free, (first, n)]):
@@ -89,6 +106,7 @@ class Cache:
     def _enlarge(self, buffers: list[torch.Tensor], size: int) -> None:
         """A layer at a time, so that no more than one is there twice."""
         self.moved += 1
+        self.outgrown()
         for i, (old, width) in enumerate(zip(buffers, self.widths)):
             if len(old) < size:
                 buffers[i] = self._made(size, width)

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from spinf_stream.engine.gpu import steps
+from spinf_stream.engine.gpu import faults, steps
 from spinf_stream.engine.gpu.buffers import Uploads
+from spinf_stream.engine.gpu.busy import Span
 from spinf_stream.engine.gpu.forward import Forward, Index
 from spinf_stream.engine.gpu.slots import up
 from spinf_stream.engine.grow import Grown, Step
@@ -48,6 +51,7 @@ class GpuGrower:
         self.padded = self.graphs  # fixed shapes; tests set it without graphs
         self.captured: dict[steps.Shape, Captured] = {}
         self.met: dict[steps.Shape, tuple[int, ...]] = {}  # shapes that have run, with these addresses: all is compiled and there
+        self.pool: Any = None
         self.uploads: dict[steps.Shape | None, Uploads] = {}
         self.range = (0, 0)  # first slot and slots of the range that steps lay their paths into
         ops, embed, cap = executor.ops, executor.stack.embed, executor.stack.spec.softcap or 0.0
@@ -57,23 +61,28 @@ class GpuGrower:
         )  # fmt: skip
 
     def grow(self, step: Step) -> Grown:
-        ex, cuda = self.executor, self.executor.device.type == "cuda"
-        began = time.perf_counter()
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if cuda else []
-        with ex.lock:
-            if events:
-                events[0].record()
+        ex = self.executor
+        if ex.stream is None:
+            began = time.perf_counter()
+            grown = self._grow(step, None, None)
+            return grown._replace(seconds=time.perf_counter() - began)
+        forward, head = (Span(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(2))
+        grown = self._grow(step, forward, head)
+        head.ended.synchronize()
+        return grown._replace(seconds=forward.seconds + ex.busy.head(head))
+
+    def _grow(self, step: Step, forward: Span | None, head: Span | None) -> Grown:
+        with self.executor.lock, timed(forward):
             hidden = self._hidden(step)
-        grown = self.head.read(hidden[: len(step.read)], step)
-        if events:
-            events[1].record()
-            events[1].synchronize()
-        return grown._replace(seconds=events[0].elapsed_time(events[1]) / 1e3 if events else time.perf_counter() - began)
+        with timed(head):
+            return self.head.read(hidden[: len(step.read)], step)
 
     def forget(self) -> None:
-        """Give back what can be made anew, after a step that did not fit."""
-        self.captured.clear()
+        """Give back what can be made anew, after a step that did not fit. Never while one runs."""
+        for known in (self.captured, self.met, self.uploads):
+            known.clear()
         self.forward.forget()
+        self.head.forget()
 
     def _hidden(self, step: Step) -> torch.Tensor:
         """[reads or more, hidden] after the final norm; good until the next step."""
@@ -132,13 +141,28 @@ class GpuGrower:
 
     def _capture(self, shape: steps.Shape, ix: Index, addresses: tuple[int, ...]) -> None:
         """Of what has just run: nothing is computed here."""
+        if self.pool is None:
+            self.pool = torch.cuda.graph_pool_handle()  # one for all: replays follow one another, and none leaves anything there
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, stream=self.executor.stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.executor.stream, capture_error_mode="thread_local"):
                 hidden = self._plain(ix)
         except RuntimeError as e:
-            log.warning("decode steps run without CUDA graphs: %s", str(e).splitlines()[0])
-            self.graphs = False
             self.captured.clear()
+            if faults.full(e):  # its step has run; there may be room another time
+                self.met.clear()
+                log.warning("no memory for a CUDA graph of a decode step, all of them are given back: %s", faults.first_line(e))
+                return
+            log.warning("decode steps run without CUDA graphs: %s", faults.first_line(e))
+            self.graphs = False
             return
         self.captured[shape] = Captured(graph, hidden, addresses)
+
+
+@contextmanager
+def timed(span: Span | None) -> Iterator[None]:
+    if span is not None:
+        span.began.record()
+    yield
+    if span is not None:
+        span.ended.record()

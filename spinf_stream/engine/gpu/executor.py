@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,9 @@ from numpy.typing import NDArray
 
 from spinf_stream.engine.executor import Fetched
 from spinf_stream.engine.forest import Layout
+from spinf_stream.engine.gpu import faults
 from spinf_stream.engine.gpu.buffers import Arena, Uploads
+from spinf_stream.engine.gpu.busy import Busy, Span
 from spinf_stream.engine.gpu.cache import Cache, Kept
 from spinf_stream.engine.gpu.decode import GpuGrower
 from spinf_stream.engine.gpu.forward import Forward
@@ -31,6 +34,7 @@ from spinf_stream.engine.seam import EngineFatal, OutOfMemory
 from spinf_stream.engine.stack import Stack
 
 RING = 3  # passes whose pinned memory may be in use at once: two in flight, one being filled
+IDLE = 256  # passes in a row that keep no trunk, after which what decode steps took is given back
 
 
 def unsupported(stack: Stack) -> str | None:
@@ -56,7 +60,7 @@ class Handle(NamedTuple):
     heads: Heads
     cand: torch.Tensor  # pinned [c] float32 logits
     norms: torch.Tensor  # pinned [reads that need them, 3] float64
-    events: tuple[torch.cuda.Event, torch.cuda.Event] | None
+    events: Span | None
     trunks: tuple[Kept, ...]  # of layout.kept
 
 
@@ -84,6 +88,7 @@ class GpuExecutor:
         self.bit_exact = bit_exact
         # gates of decode steps that failed: then no slot is extracted; None on a card where they have not been run
         self.slot_faults: list[str] | None = None if stack.embed.device.type == "cuda" else []
+        self.slot_record: Path | None = None  # the file that remembers them
         self.fast_accum = fast_accum
         self.default_budget = 32_768
         self.device = stack.embed.device
@@ -94,10 +99,13 @@ class GpuExecutor:
         self.done: list[torch.cuda.Event | None] = [None] * RING
         self.passes = 0
         self.stream = torch.cuda.Stream(self.device) if cuda else None
-        self.forward = Forward(stack, starts_alnum, self.ops, Arena(self.device), row_scales, fast_accum)
-        self.cache = Cache(stack.spec.layers, stack.embed.dtype, self.device)
+        forget = self.ops.forget_keys
+        self.forward, steps = (Forward(stack, starts_alnum, self.ops, Arena(self.device, forget), row_scales, fast_accum) for _ in range(2))
+        self.cache = Cache(stack.spec.layers, stack.embed.dtype, self.device, forget)
         self.lock = threading.Lock()  # passes and decode steps are launched from two threads, into one stream and one cache
-        self.grower = GpuGrower(self, Forward(stack, starts_alnum, self.ops, Arena(self.device), row_scales, fast_accum))
+        self.grower = GpuGrower(self, steps)
+        self.busy = Busy()
+        self.unkept = 0  # passes since one kept a trunk
         self.numerics: dict[str, object] = {
             "executor": "gpu/1",
             "decode": "gpu/1",
@@ -111,35 +119,50 @@ class GpuExecutor:
         }
 
     def launch(self, layout: Layout) -> Handle:
-        with self._on_device(f"a pass of {len(layout.token)} rows", self.forward.forget):
+        with self._on_device(f"a pass of {len(layout.token)} rows", self._forget_pass):
             return self._launch(layout)
 
     def grow(self, step: Step) -> Grown:
-        with self._on_device(f"a decode step of {step.rows} rows", self.grower.forget):
+        with self._on_device(f"a decode step of {step.rows} rows", self._forget_step):
             return self.grower.grow(step)
 
     @contextmanager
-    def _on_device(self, what: str, forget: Callable[[], None]) -> Iterator[None]:
+    def _on_device(self, what: str, forget: Callable[[], None] | None = None) -> Iterator[None]:
         try:
             with torch.inference_mode(), torch.cuda.stream(self.stream) if self.stream else nullcontext():
                 yield
-        except torch.cuda.OutOfMemoryError as e:
-            with self.lock:
-                forget()  # something smaller finds room again
-            torch.cuda.empty_cache()
-            raise OutOfMemory(f"{what} does not fit: {str(e).splitlines()[0]}") from None
-        except torch.AcceleratorError as e:
-            raise EngineFatal(str(e).splitlines()[0]) from None
+        except RuntimeError as e:
+            if faults.full(e) and forget is not None:
+                with self.lock:
+                    forget()  # something smaller finds room again
+                torch.cuda.empty_cache()
+                raise OutOfMemory(f"{what} does not fit: {faults.first_line(e)}") from None
+            if faults.said_by_device(e):
+                raise EngineFatal(faults.first_line(e)) from None
+            raise
+
+    def _forget_pass(self) -> None:
+        self.forward.forget()
+        self.forward.kept = []  # of the pass that failed: a chain begins anew
+        self._shrink()
+
+    def _forget_step(self) -> None:
+        """Not the trunk that a chain of passes has stored: its next pass may be about to be launched."""
+        self.grower.forget()
+        self.forward.forget()
+
+    def _shrink(self) -> None:
+        """Give back what decode steps took, where no trunk is kept: then no step runs either, a step holds its trunks."""
+        if self.cache.shrink(self.grower.range):
+            self.grower.range = (0, 0)
+            self.grower.forget()
 
     def fetch(self, handle: Handle) -> Fetched:
         seconds = 0.0
         if handle.events is not None:
-            began, ended = handle.events
-            try:
-                ended.synchronize()
-            except torch.AcceleratorError as e:
-                raise EngineFatal(str(e).splitlines()[0]) from None
-            seconds = began.elapsed_time(ended) / 1e3
+            with self._on_device("a pass"):
+                handle.events.ended.synchronize()
+                seconds = self.busy.whole(handle.events)
         layout, reads = handle.layout, len(handle.layout.read_row)
         norms = handle.norms.numpy()
         log_norm, end = np.zeros(reads), np.zeros(reads)
@@ -160,13 +183,16 @@ class GpuExecutor:
         arrays, heads = indices(layout, self.slots, spec.layers, self.ops.tile)
         events = None
         if self.stream is not None:
-            events = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True, blocking=True))
+            events = Span(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True, blocking=True))
         with self.lock:
             if events is not None:
-                events[0].record()
+                events.began.record()
             there = uploads.send(arrays)
             trunks = tuple([Kept(self.cache, int(layout.trunk[i])) for i in layout.kept])
-            bases = self.slots.bases(layout)
+            self.unkept = 0 if trunks else self.unkept + 1
+            if self.unkept == IDLE:
+                self._shrink()
+            bases = self.slots.bases(layout) if trunks else ()
 
             def store(layer: int, kv: torch.Tensor) -> None:
                 for tree, trunk in zip(layout.kept, trunks):
@@ -175,6 +201,7 @@ class GpuExecutor:
             cand, norms = self.forward(there, heads, layout, store if trunks else None)
             cand, norms = uploads.fetch(cand), uploads.fetch(norms)
             if events is not None:
-                events[1].record()
-                self.done[slot] = events[1]
+                events.ended.record()
+                self.done[slot] = events.ended
+                self.busy.launched(events)
         return Handle(layout, heads, cand, norms, events, trunks)

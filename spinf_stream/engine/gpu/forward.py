@@ -112,7 +112,7 @@ class Forward:
     def forget(self) -> None:
         """Give every buffer back, after a pass that did not fit."""
         self.views.clear()
-        self.arena.of.clear()
+        self.arena.clear()
 
     def _attended(self, i: int, s: LayerSpec, layer: Layer, ix: Index, keys: Keys, a: Rows, scale: torch.Tensor) -> Rows:
         """o-projection's input, [rows, heads * d]; of the last layer for read rows alone."""

@@ -22,6 +22,7 @@ class Ops(NamedTuple):
     head_blocks: Callable[[int], int]  # vocabulary -> blocks of the scratch of norms
     tile: Callable[[int, int], tuple[int, int]]  # head_dim, group -> query rows of a tile, keys of a block
     table: dict[str, Any]  # what of the kernels goes into the fingerprint
+    forget_keys: Callable[[], None] = lambda: None  # drop what is remembered of attention's buffers: it holds their memory
 
 
 def naive_ops(tile: tuple[int, int] = (64, 32), fused: bool = False) -> Ops:
@@ -63,8 +64,6 @@ def triton_ops(device: torch.device, hidden: int, width: int) -> Ops:
         key = (kv.data_ptr(), kv.shape[1], head_dim)
         found = keys.get(key)
         if found is None or found[0] != kv.shape[0]:
-            if len(keys) > 128:  # passes and decode steps have buffers of their own
-                keys.clear()
             found = keys[key] = (kv.shape[0], attention.keys_of(kv, head_dim, tile))
         attention.forest_attention(q, kv, tiles, rows, head_dim, kv_heads, inv_scale, out, tile, found[1])
 
@@ -93,5 +92,5 @@ def triton_ops(device: torch.device, hidden: int, width: int) -> Ops:
     return Ops(
         norm.embed_norm, norm.residual_norm, rotary.queries, rotary.keys_values, attend, geglu.geglu, gate if fused else None,
         gather.gather_rows,
-        head.candidates, head.norms, head.blocks_of, tile, table,
+        head.candidates, head.norms, head.blocks_of, tile, table, keys.clear,
     )  # fmt: skip

@@ -19,9 +19,10 @@ from pathlib import Path
 import torch
 
 from spinf_stream.engine.gpu.executor import GpuExecutor
+from spinf_stream.engine.gpu.faults import first_line
 from spinf_stream.engine.gpu.gates import Gate, Trial, head_gate, product_gates
 from spinf_stream.engine.gpu.slot_gates import SlotTrial
-from spinf_stream.engine.seam import EngineFatal
+from spinf_stream.engine.seam import EngineFatal, OutOfMemory
 
 log = logging.getLogger(__name__)
 
@@ -38,29 +39,46 @@ def every_gate(executor: GpuExecutor, trial: Trial | None = None) -> Iterator[Ga
 
 def prove(executor: GpuExecutor, folder: Path, say: Callable[[str], object] = log.info) -> bool:
     """Set executor.bit_exact from the record in `folder`, or from the gates, whose outcome is then recorded."""
-    failed = _failed(folder / f"{_key(executor)}.json", lambda: every_gate(executor), "bit gates", say)
+    path = folder / f"{_key(executor)}.json"
+    failed = _failed(path, lambda: every_gate(executor), "bit gates", say)
     if failed:
-        log.warning("bit gates failed, outputs say bit_exact: false: %s", "; ".join(failed))
+        log.warning("bit gates failed, outputs say bit_exact: false (%s): %s", path, "; ".join(failed))
     executor.bit_exact = not failed
     return executor.bit_exact
 
 
 def prove_slots(executor: GpuExecutor, folder: Path, say: Callable[[str], object] = log.info) -> None:
-    """Set executor.slot_faults: the gates of decode steps that failed. With any, no slot is extracted here."""
+    """Set executor.slot_faults: the gates of decode steps that failed. With any, no slot is extracted here.
+
+    What the gates raise refuses slots until the next start, and nothing else: only what they measured is recorded. Raises
+    OutOfMemory and EngineFatal."""
     path = folder / f"{_key(executor)}-slots.json"
-    executor.slot_faults = _failed(path, lambda: slot_gates(executor), "gates of decode steps", say)
+    executor.slot_record = None
+    try:
+        executor.slot_faults = _failed(path, lambda: SlotTrial(executor).gates(), "gates of decode steps", say)
+    except (EngineFatal, OutOfMemory):
+        raise
+    except Exception as e:
+        executor.slot_faults = [_ended(e).name]
+        log.warning("gates of decode steps could not be run, slots are refused until the next start: %s", executor.slot_faults[0])
+        return
     if executor.slot_faults:
-        log.warning("gates of decode steps failed, slots are refused: %s", "; ".join(executor.slot_faults))
+        executor.slot_record = path
+        log.warning("gates of decode steps failed, slots are refused (%s): %s", path, "; ".join(executor.slot_faults))
 
 
 def slot_gates(executor: GpuExecutor) -> Iterator[Gate]:
-    """What they raise is a gate that failed: on a card that none of this was tried on there are no slots, and no other harm."""
+    """What they raise is a gate that failed. Raises OutOfMemory and EngineFatal."""
     try:
         yield from SlotTrial(executor).gates()
-    except EngineFatal:
+    except (EngineFatal, OutOfMemory):
         raise
     except Exception as e:
-        yield Gate(f"decode steps run ({type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'})", math.inf)
+        yield _ended(e)
+
+
+def _ended(e: Exception) -> Gate:
+    return Gate(f"decode steps run ({type(e).__name__}: {first_line(e)})", math.inf)
 
 
 def _key(executor: GpuExecutor) -> str:
