@@ -20,7 +20,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import device
 import numpy as np
+import proofs
 from job import Job
 
 Once = Callable[[], tuple[Any, ...]]  # answers, rows, GPU ms, and the wall ms where the engine measures it itself
@@ -71,18 +73,16 @@ def cold_floors(scorer: Any) -> tuple[int, float]:
 def executor_of(args: argparse.Namespace, shared: dict[str, Any]) -> tuple[Any, Any]:
     """The random stack's executor and the tokenizer, made once."""
     if "executor-12b" not in shared:
-        import torch
         from shapes import gemma4_12b, random_stack
 
         from spinf_stream.engine.gpu.executor import GpuExecutor
-        from spinf_stream.engine.gpu.proven import prove
         from spinf_stream.engine.tokenizer import Encoder
 
-        torch.cuda.reset_peak_memory_stats()
+        device.forget_memory()
         spec = gemma4_12b(args.layers)
         encoder = Encoder.from_file(args.tokenizer, spec.bos, spec.vocab)
         executor = GpuExecutor(random_stack(spec, "cuda"), encoder.starts_alnum())
-        shared["report"]["bit_exact"] = prove(executor, shared["folder"] / "gates", print) if args.gates else "not asked"
+        shared["report"] |= proofs.prove(executor) if args.gates else {"bit_exact": "not asked"}
         shared["executor-12b"] = executor, encoder
     return shared["executor-12b"]
 
@@ -111,8 +111,6 @@ def cold(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Once:
 
 
 def stream(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Once:
-    import torch
-
     scorer = scorer_of(job, args, shared)
     readers, ahead = ThreadPoolExecutor(min(8, os.cpu_count() or 1)), ThreadPoolExecutor(1)
     after = ThreadPoolExecutor(1)
@@ -144,15 +142,16 @@ def stream(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Once:
 
     def once() -> tuple[Any, ...]:
         count, busy, last, began = -1, 0.0, None, 0.0
-        for output, answered in jobs(args.seconds):  # the clock starts when the first job is out: the period between jobs
-            count, busy, last = count + 1, busy + (output.busy_seconds if count >= 0 else 0.0), (output, answered)
-            ended = time.perf_counter()
-            began = began or ended
+        with device.Clocks() as clocks:
+            for output, answered in jobs(args.seconds):  # the clock starts when the first job is out: the period between jobs
+                count, busy, last = count + 1, busy + (output.busy_seconds if count >= 0 else 0.0), (output, answered)
+                ended = time.perf_counter()
+                began = began or ended
         wall = ended - began
         assert last is not None and count > 0
         shared["report"]["stream"] = {
-            "seconds": round(wall, 2), "jobs": count, "gpu_busy_share": round(busy / wall, 4), "clocks": clocks(),
-            "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
+            "seconds": round(wall, 2), "jobs": count, "gpu_busy_share": round(busy / wall, 4), "clocks": clocks.told(),
+            "peak_gib": device.memory()["allocated_gib"],
         }  # fmt: skip
         return flat(last[1].result()), last[0].tokens, 1e3 * busy / count, 1e3 * wall / count
 
@@ -166,36 +165,34 @@ def flat(answers: Any) -> np.ndarray:
     return np.array([[o.logprob for q in a.scores for c in q.combinations for o in c.options] for a in answers])
 
 
-def spinf_serve(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Once:
-    """The peer's own script: medians of its warm calls for 24, 1 and 96 articles; its answers are of other weights."""
-    tokenizer = Path(args.tokenizer).parent
-    done = subprocess.run([sys.executable, args.peer, args.job, tokenizer], capture_output=True, text=True, timeout=args.peer_timeout)
-    if done.returncode:
-        raise SystemExit(f"spinf-serve failed: {done.stderr[-1500:]}")
-    told = json.loads(done.stdout.splitlines()[-1])
-    shared["report"]["spinf-serve"] = told
-    mine = told[str(len(job.articles))]
+def peer(args: argparse.Namespace, shared: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The peer's own script, once: medians of its warm calls for 24, 1 and 96 articles, and with floors for 24 and 1."""
+    if "peer" not in shared:
+        command = [sys.executable, str(Path(__file__).with_name("peer_floors.py")), args.peer, args.job, Path(args.tokenizer).parent]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=args.peer_timeout)
+            said, why = done.stdout, done.stderr
+        except subprocess.TimeoutExpired as e:
+            said, why = (str(t, "utf-8") if isinstance(t, bytes) else t or "" for t in (e.stdout, e.stderr))
+        lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        if not lines:
+            raise SystemExit(f"spinf-serve failed: {why[-1500:]}")
+        plain, floors = lines[0], lines[1] if len(lines) > 1 else {"failed": why[-1500:]}
+        shared["report"]["spinf-serve"], shared["report"]["spinf-serve with floors"] = plain, floors
+        shared["peer"] = plain, floors
+    return shared["peer"]
 
-    def once() -> tuple[Any, ...]:
-        return None, mine["packed_tokens"], mine["gpu_ms"], mine["wall_ms"]
 
-    return once
+def spinf_serve(which: int) -> Callable[[Job, argparse.Namespace, dict[str, Any]], Once]:
+    """Its answers are of other weights."""
 
+    def make(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Once:
+        mine = peer(args, shared)[which].get(str(len(job.articles)))
+        if mine is None:
+            raise SystemExit(f"spinf-serve said nothing of {len(job.articles)} articles: {peer(args, shared)[which]}")
+        return lambda: (None, mine["packed_tokens"], mine["gpu_ms"], mine["wall_ms"])
 
-def profile(scorer: Any, batch: Any) -> dict[str, Any]:
-    """GPU ms of one pass by kernel, and the attention's share."""
-    import torch
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiler
-
-    with profiler(activities=[ProfilerActivity.CUDA]) as p:
-        scorer.engine.collect(scorer.engine.submit(batch))
-        torch.cuda.synchronize()
-    rows = sorted(((e.key, e.device_time_total / 1e3, e.count) for e in p.key_averages()), key=lambda r: -r[1])
-    total = sum(ms for _, ms, _ in rows)
-    attention = sum(ms for name, ms, _ in rows if "attention" in name)
-    top = [[name[:60], round(ms, 3), count] for name, ms, count in rows[:12]]
-    return {"total_ms": round(total, 2), "attention_share": round(attention / total, 4), "kernels": top}
+    return make
 
 
 def closing(job: Job, shared: dict[str, Any]) -> dict[str, Any]:
@@ -203,21 +200,16 @@ def closing(job: Job, shared: dict[str, Any]) -> dict[str, Any]:
     scorer = shared.get("scorer-12b")
     if scorer is None:
         return {}
-    import torch
-
     items = [scorer.prepare(a) for a in job.articles]
-    numerics = scorer.engine.executor.numerics
-    peak = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-    return {"profile": profile(scorer, scorer.pack(items)), "peak_gib": peak, "clocks": clocks(), "numerics": numerics}
+    out: dict[str, Any] = {"peak_gib": device.memory()["allocated_gib"], "clocks": device.clocks(), "numerics": scorer.engine.executor.numerics}
+    for name, measured in (
+        ("profile", lambda: device.kernels(scorer, scorer.pack(items))), ("full_budget", lambda: device.full_budget(scorer, job.articles)),
+    ):  # fmt: skip
+        try:
+            out[name] = measured()
+        except Exception as e:  # what was timed stands all the same
+            out[name] = {"failed": f"{type(e).__name__}: {e}"}
+    return out
 
 
-def clocks() -> str:
-    query = "clocks.sm,clocks.mem,power.draw,temperature.gpu,driver_version,clocks_event_reasons.active"
-    try:
-        done = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], capture_output=True, text=True)
-    except OSError:
-        return "no nvidia-smi"
-    return f"{query}: {done.stdout.strip()}"
-
-
-REGISTRY = {"ours-12b": ours, "ours-12b-cold": cold, "ours-12b-stream": stream, "spinf-serve": spinf_serve}
+REGISTRY = {"ours-12b": ours, "ours-12b-cold": cold, "ours-12b-stream": stream, "spinf-serve": spinf_serve(0), "spinf-serve-floors": spinf_serve(1)}

@@ -29,8 +29,8 @@ from results import Run, write_result
 Answers = np.ndarray  # [articles, options] log-probabilities
 # answers (None: of other weights), rows computed, GPU ms, and the wall ms where the engine measures it itself
 Once = Callable[[], tuple[Any, ...]]
-UNWARMED = ("ours-cold", "ours-12b-stream", "spinf-serve", "transformers")  # cold on purpose, or long enough to warm up by themselves
-ONCE = ("transformers", "ours-12b-stream", "spinf-serve")
+UNWARMED = ("ours-cold", "ours-12b-stream", "spinf-serve", "spinf-serve-floors", "transformers")  # cold on purpose, or long enough to warm up by themselves
+ONCE = ("transformers", "ours-12b-stream", "spinf-serve", "spinf-serve-floors")
 FLOAT32 = {"ours", "ours-cold", "transformers", "transformers-prefix-cache", "transformers-prefix-batch"}
 PROMISED = {"transformers": 15.0, "transformers-prefix-cache": 3.0, "transformers-prefix-batch": 1.3}  # times the wall time of ours
 

@@ -18,7 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import device
 import numpy as np
+import proofs
+import slot_bits
 from results import Run, write_result
 
 WIDTHS = Path(__file__).resolve().parent / "data" / "slot_widths.json"
@@ -69,9 +72,15 @@ def cost(args: argparse.Namespace) -> int:
     torch.set_num_threads(args.threads)
     executor, encoder = model(args)
     bench = Bench(executor, encoder, args)
+    gates: dict[str, Any] = {}
+    if args.gates:
+        from spinf_stream.engine.gpu.proven import slot_gates
+
+        gates = {"slot_gates": proofs.told(slot_gates(executor))}
+        device.forget_memory()
     token_ms = bench.scored_token()
     print(f"one scored token {token_ms:.4f} ms")
-    report: dict[str, Any] = {"scored_token_ms": round(token_ms, 5), "max_tokens": MAX_TOKENS, "equivalents": {}}
+    report: dict[str, Any] = {"scored_token_ms": round(token_ms, 5), "max_tokens": MAX_TOKENS, "equivalents": {}, **gates}
     runs = []
     for kind in KINDS:
         for slots in (args.slots, 1):
@@ -85,6 +94,11 @@ def cost(args: argparse.Namespace) -> int:
             print(
                 f"{kind:<18} {slots:>3} together: {each:8.1f} equivalents, {rows / slots:6.1f} rows a slot, {steps} steps of {step_ms:.2f} ms", flush=True
             )
+    if args.bits:
+        report["together_against_alone"] = slot_bits.told(bench, args.slots)
+    if bench.gpu:
+        report["peak"] = device.memory()
+        report["clocks"] = device.clocks()
     grower = getattr(executor, "grower", None)
     report["cuda_graphs"] = len(getattr(grower, "captured", ()))
     path = write_result(f"slots-cost-{args.shape}", report, runs)

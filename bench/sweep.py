@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import device
 import gpu_engines
 from headline import row
 from job import made_up
@@ -46,7 +47,7 @@ def main() -> int:
                 walls.append(1e3 * (time.perf_counter() - began))
             runs.append(Run(f"ours-12b, {words} words", articles, questions * articles, tokens, walls, gpu))
             print(row(runs[-1], runs[0], 0.0), flush=True)
-        report = {"clocks": gpu_engines.clocks(), **shared["report"]}
+        report = {"clocks": device.clocks(), **shared["report"]}
     print(write_result("sweep-12b", report, runs), file=sys.stderr)
     return 0
 

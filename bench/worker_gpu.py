@@ -4,7 +4,9 @@
 
 Random weights of the Gemma-4-12B shape, the headline's 56 questions, its articles made different by a number in front.
 Shown: questions/s from the first score to the last, against the back-to-back rate of the engine in the same process; the
-GPU's idle share by the worker's own /metrics and by device events; and that every score is the bits of `score FILE`.
+GPU's idle share by the worker's own /metrics and by device events; that every score is the bits of `score FILE`; and the
+most memory. A second, shorter run (--profiled articles) is watched by torch's profiler from its first kernel to its last:
+the idle share by the intervals of kernels beside that of the run's own /metrics. The command itself: worker_process.py.
 `--model FOLDER` runs another model through the ordinary way instead (for trying the bench without a GPU).
 """
 
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import itertools
 import json
 import re
 import sys
@@ -22,6 +25,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
+import device
 import gpu_engines
 from job import Job, load
 from results import Run, write_result
@@ -46,6 +50,7 @@ def main() -> int:
     p.add_argument("--layers", type=int, default=48)
     p.add_argument("--model", help="a folder, instead of random 12B weights")
     p.add_argument("--partitions", type=int, default=8)
+    p.add_argument("--profiled", type=int, default=600, help="articles of the run that the profiler watches; 0 = none")
     args = p.parse_args()
     args.gates, args.compact, args.questions = False, False, 56
     job = load(args.job)
@@ -64,22 +69,37 @@ async def run(args: argparse.Namespace, job: Job, folder: Path) -> dict[str, Any
     shared: dict[str, Any] = {"folder": folder, "report": {}}
     scorer = open_scorer(settings) if args.model else gpu_engines.scorer_of(job, args, shared)
     rate = back_to_back(job, args, shared)
-    lines = [encode(Article(id=f"{n}", text=f"{n} {a.text}")) for n, a in zip(range(args.articles), cycle(job.articles))]
-    broker, address = await demo_broker.start(folder)
-    try:
-        worker = await drained(args, settings, scorer, address, lines)
-    finally:
-        await broker.stop()
+    device.forget_memory()
+    worker, lines = await drained(args, settings, scorer, job, folder / "first", 0, args.articles)
     records = worker.pop("records")
+    memory = device.memory()
     different = await compare(scorer, lines, records)
     questions = len(lines) * scorer.questions
     found = {
         **worker, "articles": len(lines), "questions": questions, "back_to_back_questions_per_s": rate and round(rate),
         "share_of_back_to_back": rate and round(worker["questions_per_s"] / rate, 4), "scores_different_from_score_file": different,
-        "bit_exact": scorer.engine.bit_exact, **shared["report"],
+        "bit_exact": scorer.engine.bit_exact, "peak": memory, **shared["report"],
     }  # fmt: skip
-    write_result("worker", found, [Run("worker", len(lines), questions, int(worker["tokens"]), [1e3 * worker["seconds"]], 1e3 * worker["busy_seconds"])])
+    timed = Run("worker", len(lines), questions, int(worker["tokens"]), [1e3 * worker["seconds"]], 1e3 * worker["busy_seconds"])
+    write_result("worker", found, [timed])  # the profiler may yet fail
+    if args.profiled and not args.model:
+        found["profiled"] = await profiled(args, settings, scorer, job, folder / "second")
+        write_result("worker", found, [timed])
     return found
+
+
+async def profiled(args: argparse.Namespace, settings: Settings, scorer: Any, job: Job, folder: Path) -> dict[str, Any]:
+    """A run of articles that the first had not, from before its first pass to after its last under the profiler."""
+    items = [scorer.prepare(a) for a in job.articles]
+    out: dict[str, Any] = {"kernels": device.kernels(scorer, scorer.pack(items))}  # and the profiler is warm
+    p = device.profiler()
+    p.start()
+    try:
+        worker, _ = await drained(args, settings, scorer, job, folder, args.articles, args.profiled)
+    finally:
+        p.stop()
+    worker.pop("records")
+    return out | {"gpu_idle_by_profile": device.idle(p), **worker}
 
 
 def back_to_back(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> float | None:
@@ -90,8 +110,21 @@ def back_to_back(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> 
     return 1e3 * len(job.articles) * len(job.scoring["queries"]) / period_ms
 
 
-async def drained(args: argparse.Namespace, settings: Settings, scorer: Any, address: str, lines: list[bytes]) -> dict[str, Any]:
-    """Fill the topic, run the worker until all of it is scored, read the scores."""
+async def drained(
+    args: argparse.Namespace, settings: Settings, scorer: Any, job: Job, folder: Path, first: int, count: int
+) -> tuple[dict[str, Any], list[bytes]]:
+    """A broker in `folder`, its topic filled with articles first .. first + count - 1, a worker that drains it: (what was
+    seen and its records, the articles)."""
+    lines = [encode(Article(id=f"{n}", text=f"{n} {a.text}")) for n, a in zip(range(first, first + count), itertools.cycle(job.articles))]
+    folder.mkdir()
+    broker, address = await demo_broker.start(folder)
+    try:
+        return await watched(args, settings, scorer, address, lines, first), lines
+    finally:
+        await broker.stop()
+
+
+async def watched(args: argparse.Namespace, settings: Settings, scorer: Any, address: str, lines: list[bytes], first: int) -> dict[str, Any]:
     import msgspec
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
@@ -101,7 +134,7 @@ async def drained(args: argparse.Namespace, settings: Settings, scorer: Any, add
     await topics.create(settings, plans(settings, args.partitions), None)
     producer = AIOKafkaProducer(bootstrap_servers=address, linger_ms=5)
     await producer.start()
-    for n, line in enumerate(lines):
+    for n, line in enumerate(lines, first):
         await producer.send("articles", line, str(n).encode())
     await producer.stop()
 
@@ -161,11 +194,6 @@ async def compare(scorer: Any, lines: list[bytes], records: dict[str, bytes]) ->
     await score_cli.score(starmap(Line, enumerate(lines, 1)), 0, scorer, out, "articles.jsonl", quiet=True)
     mine = {r["id"]: r["scores"] for r in map(json.loads, out.getvalue().splitlines())}
     return sum(json.loads(records[k])["scores"] != v for k, v in mine.items())
-
-
-def cycle(items: list[Article]) -> Any:
-    while True:
-        yield from items
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata as md
-import importlib.util
 import re
 import sys
 import tomllib

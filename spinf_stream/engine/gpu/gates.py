@@ -73,8 +73,8 @@ class Trial:
         yield self.siblings(mine, alone)
         yield self.stems(mine, alone)
         odd = articles(self.lengths, self.vocab)
-        singles = [self.run([t])[0] for t in odd]
-        yield self.gate(f"trunks of {', '.join(map(str, self.lengths))} tokens, alone = packed", singles, self.run(odd))
+        for trunk, packed in zip(odd, self.run(odd)):
+            yield self.gate(f"a trunk of {len(trunk)} tokens, alone = packed with other lengths", self.run([trunk]), [packed])
         yield self.gate("continued passes = one pass", [alone], self.run([mine], budget=len(mine) + 80))
         yield self.outlier(mine, others[0])
         again = [self.run([mine, *others[:2]])[0] for _ in range(3)]
