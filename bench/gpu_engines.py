@@ -28,6 +28,10 @@ from job import Job
 Once = Callable[[], tuple[Any, ...]]  # answers, rows, GPU ms, and the wall ms where the engine measures it itself
 
 
+class Missing(Exception):
+    """This engine said nothing; what others said stands."""
+
+
 def scorer_of(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Any:
     """An ArticleScorer on a random stack, floors computed and kept."""
     if "scorer-12b" in shared:
@@ -82,7 +86,7 @@ def executor_of(args: argparse.Namespace, shared: dict[str, Any]) -> tuple[Any, 
         spec = gemma4_12b(args.layers)
         encoder = Encoder.from_file(args.tokenizer, spec.bos, spec.vocab)
         executor = GpuExecutor(random_stack(spec, "cuda"), encoder.starts_alnum())
-        shared["report"] |= proofs.prove(executor) if args.gates else {"bit_exact": "not asked"}
+        shared["report"] |= proofs.prove(executor) if args.gates else {"bit_exact": "not asked", "digest": proofs.digest(executor)}
         shared["executor-12b"] = executor, encoder
     return shared["executor-12b"]
 
@@ -176,7 +180,7 @@ def peer(args: argparse.Namespace, shared: dict[str, Any]) -> tuple[dict[str, An
             said, why = (str(t, "utf-8") if isinstance(t, bytes) else t or "" for t in (e.stdout, e.stderr))
         lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
         if not lines:
-            raise SystemExit(f"spinf-serve failed: {why[-1500:]}")
+            raise Missing(f"spinf-serve failed: {why[-1500:]}")
         plain, floors = lines[0], lines[1] if len(lines) > 1 else {"failed": why[-1500:]}
         shared["report"]["spinf-serve"], shared["report"]["spinf-serve with floors"] = plain, floors
         shared["peer"] = plain, floors
@@ -189,7 +193,7 @@ def spinf_serve(which: int) -> Callable[[Job, argparse.Namespace, dict[str, Any]
     def make(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Once:
         mine = peer(args, shared)[which].get(str(len(job.articles)))
         if mine is None:
-            raise SystemExit(f"spinf-serve said nothing of {len(job.articles)} articles: {peer(args, shared)[which]}")
+            raise Missing(f"spinf-serve said nothing of {len(job.articles)} articles: {peer(args, shared)[which]}")
         return lambda: (None, mine["packed_tokens"], mine["gpu_ms"], mine["wall_ms"])
 
     return make

@@ -69,7 +69,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         shared: dict[str, Any] = {"folder": Path(folder), "report": {}}
         for name in names:
-            once = REGISTRY[name](job, args, shared)
+            try:
+                once = REGISTRY[name](job, args, shared)
+            except gpu_engines.Missing as e:
+                print(shared["report"].setdefault(f"{name} failed", str(e)), file=sys.stderr)
+                continue
             if name not in UNWARMED:
                 once()
             walls = []
