@@ -2,6 +2,7 @@
 #   make demo    a few news articles through the whole worker, on an embedded broker
 #   make test    requirements, lint, types, the whole suite on real Kafka and Redis, and the kernels under Triton's interpreter
 #   make bench   the benches that need no GPU
+#   make carry   what a machine with a GPU and no network needs for `python3 bench/card.py --part 1|2|3`, into .carry
 #   make board   the Grafana board drawn into board.png, from PROMETHEUS (default http://127.0.0.1:9090)
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export OMP_NUM_THREADS ?= 2
 SITE := 'import site; print(site.getsitepackages()[0])'
 
-.PHONY: demo test chaos chaos-long soak bench board lint venv requirements test-kernels clean
+.PHONY: demo test chaos chaos-long soak bench carry board lint venv requirements test-kernels clean
 
 demo: venv
 	@$(BIN)/spinf-stream demo
@@ -41,6 +42,10 @@ bench: venv requirements
 	$(BIN)/python bench/e2e_news.py $(addprefix --data ,$(wildcard ../shared/data/bbc_test.jsonl))
 	$(BIN)/python bench/headline.py --engine ours,ours-cold,transformers,transformers-prefix-cache,transformers-prefix-batch \
 		$(addprefix --job ,$(wildcard ../shared/bench/headline.json)) --articles 2
+
+carry: venv
+	$(BIN)/python bench/card.py --prepare .carry $(addprefix --job ,$(wildcard ../shared/bench/headline.json)) \
+		$(addprefix --peer ,$(wildcard ../shared/bench/peer_spinf_serve.py))
 
 PROMETHEUS ?= http://127.0.0.1:9090
 MINUTES ?= 30

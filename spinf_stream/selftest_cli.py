@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     for gate in gates(executor, trial):
         failed += not report(gate)
         pace.step()
+    if (graphs := graphs_of(executor)) is not None:
+        print(f"{clear()}{graphs} CUDA graphs of decode steps captured", flush=True)
     if not args.one_process:
         same = second_process() == hashlib.sha256(trial.digest().encode()).hexdigest()
         print(f"{clear()}{'ok  ' if same else 'FAIL'}  a second process gives the same bits", flush=True)
@@ -117,6 +119,13 @@ def gates(executor: Executor, trial: Trial) -> Iterator[Gate]:
         yield from trial.gates()
         if isinstance(executor, Grower):
             yield from SlotTrial(executor, trial.tolerance, lengths=(1, 40), count=8).gates()
+
+
+def graphs_of(executor: Executor) -> int | None:
+    """None where there are none to capture: that decode steps are replayed shows nowhere else."""
+    from spinf_stream.engine.gpu.executor import GpuExecutor
+
+    return len(executor.grower.captured) if isinstance(executor, GpuExecutor) and executor.stream is not None else None
 
 
 def report(gate: Gate) -> bool:

@@ -94,6 +94,20 @@ def test_a_pass_that_does_not_fit_is_an_error_and_a_smaller_one_has_the_same_bit
     assert all(np.array_equal(a.cand, b.cand) for a, b in zip(before, after))
 
 
+def test_outgrown_buffers_are_freed_and_forgetting_frees_the_rest():
+    """Attention remembers its keys' buffers; what it remembered is let go with them."""
+    executor = GpuExecutor(random_stack(gemma4_12b(2, every=2), "cuda"), ALNUM)
+    beside = []
+    for count in (1, 4, 12):
+        read(executor, articles([1500 + i for i in range(count)], 262_144))
+        held = sum(t.nbytes for t in executor.forward.arena.of.values())
+        beside.append(torch.cuda.memory_allocated() - held)
+    assert max(beside) - beside[0] < 32 << 20, [b / 2**20 for b in beside]  # uploads grow too
+    before = torch.cuda.memory_allocated()
+    executor.forward.forget()
+    assert before - torch.cuda.memory_allocated() >= held > 512 << 20
+
+
 def test_nan_stays_in_its_article():
     stack = random_stack(gemma3_270m(3), "cuda", "bf16")
     executor = GpuExecutor(stack, ALNUM)

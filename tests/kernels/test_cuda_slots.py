@@ -100,9 +100,10 @@ def test_decoding_beside_passes_has_the_same_bits():
         passes = await asyncio.gather(*(runner.run(batch(busy, [without] * len(busy))) for _ in range(PASSES)))
         out = [(await d).trees[0] for d in decoded]
         await runner.close()
-        return out, passes
+        return out, passes, runner
 
-    got, passes = asyncio.run(go())
+    got, passes, runner = asyncio.run(go())
+    assert 0.5 * runner.wall_seconds < runner.busy_seconds < 1.002 * runner.wall_seconds, "no moment of the device is counted twice"
     for one, other in zip(got, want):
         same(one, other)
     assert all(np.array_equal(a.cand, b.cand) for p in passes[1:] for a, b in zip(p.trees, passes[0].trees))

@@ -198,19 +198,19 @@ def test_files_of_rows_share_ids_and_names_and_each_meets_its_own_scores(place: 
     apart = [rows(place, f"apart-{name}.jsonl", 16, seed) for name, seed in (("train", 4), ("test", 5), ("usual", 6))]
     for path in apart:
         path.write_text(path.read_text().replace('"id": "r', f'"id": "{path.stem}-'))
-    for folder, files in (("shared", (train, test, usual)), ("distinct", apart)):
+    for folder, files in (("equal-ids", (train, test, usual)), ("distinct", apart)):
         assert calibrated(place, REVIEWS, files[0], folder, "--test", str(files[1]), "--unlabelled", str(files[2]), "--id", "my/sharing") == 0
         names = {p.name for p in (place / folder).glob("*.jsonl")}
         assert names == {"scores-data.jsonl", "scores-test.jsonl", "scores-unlabelled.jsonl"}
-    one, two = (load(place / f / "pack.json") for f in ("shared", "distinct"))
+    one, two = (load(place / f / "pack.json") for f in ("equal-ids", "distinct"))
     assert [(r.mean, r.sd) for r in one.reads] == [pytest.approx((r.mean, r.sd), abs=1e-4) for r in two.reads]
-    a, b = (json.loads((place / f / "report.json").read_text()) for f in ("shared", "distinct"))
+    a, b = (json.loads((place / f / "report.json").read_text()) for f in ("equal-ids", "distinct"))
     assert (a["fitted_on"], a["tested_on"], a["normal"]) == (16, 16, 16)
     assert a["categories"][0]["before"]["brier"] == pytest.approx(b["categories"][0]["before"]["brier"], abs=1e-4)
     # every file's scores are of its own texts
-    texts = {use: [json.loads(line)["origin"]["topic"] for line in (place / "shared" / f"scores-{use}.jsonl").read_text().splitlines()] for use in ("data", "test")}
+    texts = {use: [json.loads(line)["origin"]["topic"] for line in (place / "equal-ids" / f"scores-{use}.jsonl").read_text().splitlines()] for use in ("data", "test")}
     assert texts == {"data": ["data.jsonl"] * 16, "test": ["data.jsonl"] * 16}
-    assert (place / "shared" / "scores-data.jsonl").read_bytes() != (place / "shared" / "scores-test.jsonl").read_bytes()
+    assert (place / "equal-ids" / "scores-data.jsonl").read_bytes() != (place / "equal-ids" / "scores-test.jsonl").read_bytes()
 
 
 def test_compact_records_of_several_packs_serve_as_full_ones_do(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
