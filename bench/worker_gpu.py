@@ -21,7 +21,6 @@ import re
 import sys
 import tempfile
 import time
-from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,7 @@ async def run(args: argparse.Namespace, job: Job, folder: Path) -> dict[str, Any
     questions = len(lines) * scorer.questions
     found = {
         **worker, "articles": len(lines), "questions": questions, "back_to_back_questions_per_s": rate and round(rate),
-        "share_of_back_to_back": rate and round(worker["questions_per_s"] / rate, 4), "scores_different_from_score_file": different,
+        "share_of_back_to_back": rate and worker["questions_per_s"] and round(worker["questions_per_s"] / rate, 4), "scores_different_from_score_file": different,
         "bit_exact": scorer.engine.bit_exact, "peak": memory, **shared["report"],
     }  # fmt: skip
     timed = Run("worker", len(lines), questions, int(worker["tokens"]), [1e3 * worker["seconds"]], 1e3 * worker["busy_seconds"])
@@ -167,7 +166,7 @@ async def watched(args: argparse.Namespace, settings: Settings, scorer: Any, add
     return {
         "records": records, "exit": code, "seconds": round(wall, 3), "busy_seconds": round(busy, 3), "passes": passes,
         "tokens": sample(metrics, "tokens_total", kind="real"),
-        "questions_per_s": round(scorer.questions * (high[1] - low[1]) / (high[0] - low[0]), 1),
+        "questions_per_s": round(scorer.questions * (high[1] - low[1]) / max(high[0] - low[0], 1e-9), 1) if high[1] > low[1] else None,
         "questions_per_s_whole_run": round(scorer.questions * len(lines) / wall, 1),
         "gpu_idle_by_events": round(1 - busy / wall, 4),
         "gpu_idle_by_metrics": {m[1]: float(m[2]) for m in re.finditer(r"^(spinf_stream_\w*(?:busy|idle|device)\w*) ([0-9.e+-]+)$", page, re.M)},
@@ -191,7 +190,7 @@ def stages(page: str) -> dict[str, float]:
 async def compare(scorer: Any, lines: list[bytes], records: dict[str, bytes]) -> int:
     """Articles whose scores are other bits than those of `score FILE`."""
     out = io.BytesIO()
-    await score_cli.score(starmap(Line, enumerate(lines, 1)), 0, scorer, out, "articles.jsonl", quiet=True)
+    await score_cli.score((Line(n, line, 0) for n, line in enumerate(lines, 1)), 0, scorer, out, "articles.jsonl", quiet=True)
     mine = {r["id"]: r["scores"] for r in map(json.loads, out.getvalue().splitlines())}
     return sum(json.loads(records[k])["scores"] != v for k, v in mine.items())
 
