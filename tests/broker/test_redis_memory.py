@@ -101,7 +101,7 @@ def test_a_replica_that_is_promoted_takes_over_with_what_it_knows(kafka: str, to
         await replica.aclose()
 
     async def _until(db: Any, marks: int) -> None:
-        for _ in range(100):
+        for _ in range(400):  # a first synchronisation waits 5 s for other replicas
             if len(await db.keys("spinf:done:*")) == marks:
                 return
             await asyncio.sleep(0.05)
