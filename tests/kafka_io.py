@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from aiokafka.structs import ConsumerRecord
 
@@ -129,6 +130,28 @@ async def read_all(address: str, topic: str, *, committed: bool = True, seconds:
                 raise TimeoutError(f"{topic}: {len(found)} records read, not at the end of {behind} within {seconds:g} s")
             for records in (await reader.getmany(timeout_ms=200)).values():
                 found += records
+    finally:
+        await reader.stop()
+
+
+async def follow(address: str, topic: str) -> AsyncIterator[ConsumerRecord]:
+    """What is committed, from the beginning on and without end, through whatever the broker goes through."""
+    reader = AIOKafkaConsumer(
+        bootstrap_servers=address, isolation_level="read_committed", auto_offset_reset="earliest",
+        enable_auto_commit=False, request_timeout_ms=5000, retry_backoff_ms=50,
+    )  # fmt: skip
+    await reader.start()
+    try:
+        reader.assign(await _partitions(reader, topic))
+        while True:
+            try:
+                found = await reader.getmany(timeout_ms=100)
+            except KafkaError:
+                await asyncio.sleep(0.1)
+                continue
+            for records in found.values():
+                for r in records:
+                    yield r
     finally:
         await reader.stop()
 

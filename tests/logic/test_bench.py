@@ -35,7 +35,7 @@ def exists(module: str, name: str) -> bool:
             importlib.import_module(f"{module}.{name}")
     except ModuleNotFoundError as e:
         if not (e.name or "").startswith("spinf_stream") and e.name != module:
-            pytest.skip(f"{module} needs {e.name}")
+            raise  # something else that it needs is not installed
         return False
     return True
 

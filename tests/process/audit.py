@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import kafka_io
-from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
 from aiokafka.structs import ConsumerRecord
 from commits import Commits
 
@@ -65,7 +63,7 @@ class Auditor:
 
     async def start(self, partitions: int) -> None:
         self._newest = dict.fromkeys(range(partitions), 0.0)
-        self._tasks = [asyncio.create_task(self._read(partitions)), asyncio.create_task(self.commits.read())]
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self.commits.read())]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -87,29 +85,13 @@ class Auditor:
             await asyncio.sleep(0.02)
         return time.monotonic() - moment
 
-    async def _read(self, partitions: int) -> None:
-        reader = AIOKafkaConsumer(
-            bootstrap_servers=self.address, isolation_level="read_committed", auto_offset_reset="earliest",
-            enable_auto_commit=False, request_timeout_ms=5000, retry_backoff_ms=50,
-        )  # fmt: skip
-        await reader.start()
-        try:
-            reader.assign([TopicPartition(self.scores, n) for n in range(partitions)])
-            while True:
-                try:
-                    found = await reader.getmany(timeout_ms=100)
-                except KafkaError:  # the broker is away: that is what the run is about
-                    await asyncio.sleep(0.1)
-                    continue
-                for records in found.values():
-                    for r in records:
-                        if r.key is not None and r.value:
-                            id_ = json.loads(r.value)["id"]
-                            self.ids[id_] += 1
-                            self._newest[r.partition] = time.monotonic()
-                            self.seen.append(Seen(id_, r.key, time.monotonic(), (r.partition, r.offset)))
-        finally:
-            await reader.stop()
+    async def _read(self) -> None:
+        async for r in kafka_io.follow(self.address, self.scores):
+            if r.key is not None and r.value:
+                id_ = json.loads(r.value)["id"]
+                self.ids[id_] += 1
+                self._newest[r.partition] = time.monotonic()
+                self.seen.append(Seen(id_, r.key, time.monotonic(), (r.partition, r.offset)))
 
     async def verdict(self, sent: Sequence[tuple[str, bytes]], poison: Sequence[Letter], dead: Sequence[Letter]) -> Verdict:
         """sent: (id, key) in order of sending; dead: of the dead-letter topic. Once all workers are gone."""

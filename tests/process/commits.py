@@ -7,8 +7,6 @@ import struct
 from typing import NamedTuple
 
 import kafka_io
-from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaError
 
 TOPIC = "__consumer_offsets"
 
@@ -44,24 +42,8 @@ class Commits:
     async def read(self) -> None:
         """Until cancelled. Transactions' commits count once they are committed, as for the group itself."""
         await kafka_io.committed(self.address, self.group, self.topic)  # asking for the coordinator makes the topic
-        reader = AIOKafkaConsumer(
-            bootstrap_servers=self.address, isolation_level="read_committed", auto_offset_reset="earliest",
-            enable_auto_commit=False, request_timeout_ms=5000, retry_backoff_ms=50,
-        )  # fmt: skip
-        await reader.start()
-        try:
-            reader.assign(await kafka_io._partitions(reader, TOPIC))
-            while True:
-                try:
-                    found = await reader.getmany(timeout_ms=200)
-                except KafkaError:
-                    await asyncio.sleep(0.1)
-                    continue
-                for records in found.values():
-                    for r in records:
-                        self.take(commit(r.key, r.value))
-        finally:
-            await reader.stop()
+        async for r in kafka_io.follow(self.address, TOPIC):
+            self.take(commit(r.key, r.value))
 
     def take(self, c: Commit | None) -> None:
         if c is None or (c.group, c.topic) != (self.group, self.topic):
