@@ -124,16 +124,17 @@ def stream(job: Job, args: argparse.Namespace, shared: dict[str, Any]) -> Once:
         return items, scorer.pack(items)
 
     def jobs(seconds: float) -> Iterator[Any]:
-        """Outputs of finished jobs, each read out, in order."""
+        """Outputs of finished jobs, three at least, each read out, in order."""
         coming: Future[tuple[Any, Any]] = ahead.submit(packed)
         running: deque[tuple[Any, Any]] = deque()
         answered: Future[Any] | None = None
-        end = time.perf_counter() + seconds
-        while running or time.perf_counter() < end:
-            if time.perf_counter() < end:
+        end, begun = time.perf_counter() + seconds, 0
+        while running or begun < 3 or time.perf_counter() < end:
+            if begun < 3 or time.perf_counter() < end:
                 items, batch = coming.result()
                 coming = ahead.submit(packed)
                 running.append((items, scorer.engine.submit(batch)))
+                begun += 1
             if len(running) == 2 or time.perf_counter() >= end:
                 items, handle = running.popleft()
                 output = scorer.engine.collect(handle)
