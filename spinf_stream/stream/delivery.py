@@ -65,8 +65,8 @@ class Delivery(Protocol):
 
 
 class AtLeastOnce:
-    """What a sudden death repeats is at most max_inflight_records, over all partitions of the worker: nothing more is
-    published until some of it is committed. Commits go one after another, so that a late one never undoes a later."""
+    """What a sudden death repeats is at most max_inflight_records, over all partitions of the worker (and what a broker took
+    of units that it then refused): nothing more is published until some of it is committed. Commits go one after another, so that a late one never undoes a later."""
 
     def __init__(
         self, settings: Settings, consumer: Consumer, metrics: Metrics, max_bytes: MaxBytes,
@@ -79,7 +79,8 @@ class AtLeastOnce:
         self._partitions = partitions
         self._commit_now = commit_now
         self._sent: dict[Partition, int] = {}  # records of the unit under way
-        self._secured = asyncio.Event()
+        self._secured = asyncio.Event()  # something was committed, or a unit under way ended
+        self._turn = asyncio.Lock()  # first come, first served: small units would for ever pass a large one
         self._committing = asyncio.Lock()
         self._request: asyncio.Task[None] | None = None
         self._producer: Producer | None = None
@@ -95,22 +96,24 @@ class AtLeastOnce:
         return None
 
     async def room(self, p: Partition, count: int) -> None:
-        while p.alive and not p.silent:
-            self._sent = {q: n for q, n in self._sent.items() if q.alive}
-            repeated = sum(q.offsets.uncommitted for q in self._partitions() if q.offsets) + sum(self._sent.values()) - self._sent.get(p, 0)
-            if not repeated or repeated + count <= self._s.max_inflight_records:
-                self._sent[p] = count
-                return
-            self._secured.clear()
-            self._commit_now()
-            await event_or_time(self._secured, ROOM_SECONDS)
+        async with self._turn:
+            while p.alive and not p.silent:
+                self._sent = {q: n for q, n in self._sent.items() if q.alive}
+                repeated = sum(q.offsets.uncommitted for q in self._partitions() if q.offsets) + sum(self._sent.values())
+                if not repeated or repeated + count <= self._s.max_inflight_records:
+                    self._sent[p] = count
+                    return
+                self._secured.clear()
+                self._commit_now()
+                await event_or_time(self._secured, ROOM_SECONDS)
 
     async def publish(self, p: Partition, unit: Sequence[Outgoing], offset: int) -> None:
         try:
             if unit:
                 await self._send(unit)
         finally:
-            self._sent.pop(p, None)  # from here on it counts as published, or is not out
+            self._sent.pop(p, None)  # from here on it counts as published, or is tried again
+            self._secured.set()
 
     async def _send(self, unit: Sequence[Outgoing]) -> None:
         producer = await self._ready()
@@ -130,7 +133,6 @@ class AtLeastOnce:
             self._request.cancel()
         async with self._committing:
             await self._commit(partitions, draining, timeout)
-        self._secured.set()
 
     async def _commit(self, partitions: Iterable[Partition], draining: bool, timeout: float) -> None:
         points: dict[Partition, tuple[int, int]] = {}
@@ -161,6 +163,7 @@ class AtLeastOnce:
             self._metrics.commits.labels("ok").inc()
             for p, (point, published) in points.items():
                 committed(p, point, published, self._metrics)
+            self._secured.set()
 
     async def close(self, number: int) -> None:
         return None

@@ -32,7 +32,7 @@ def show(metrics: Metrics, drift: Drift) -> None:
 
 
 def count(drift: Drift, answers: Sequence[Answer]) -> None:
-    """An answer from before a reload may lack what the packs of now ask; one that is compact and of several packs always does."""
+    """An answer from before a reload may lack what the packs of now ask."""
     first = not drift.unreadable
     for answer in answers:
         drift.add(answer.packs, answer.scores)

@@ -7,6 +7,7 @@ look-up one request to Redis.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -59,6 +60,7 @@ class Intake:
         self._more = asyncio.Event()
         self.room = asyncio.Event()  # set when the batcher may have room again, and when a drain begins
         self.idle = True  # nothing in hand
+        self._turn = asyncio.Lock()
         self.judged: deque[Answer] = deque(maxlen=JUDGED)  # fresh answers of packs, read by drift.py
 
     def put(self, partition: Partition, record: Record) -> None:
@@ -185,7 +187,9 @@ class Intake:
 
     async def _finish(self, todo: Sequence[tuple[Item, Answer | Refused, Outcome, int, bool]]) -> None:
         todo = [t for t in todo if t[0].partition.alive]
-        settled = await asyncio.get_running_loop().run_in_executor(self._cpu, self._settle_all, todo)
+        # with `skip` what becomes of a first decides about the next, so that they are settled one after another
+        async with self._turn if self._s.on_duplicate == "skip" else contextlib.nullcontext():
+            settled = await asyncio.get_running_loop().run_in_executor(self._cpu, self._settle_all, todo)
         for (item, *_), s in zip(todo, settled, strict=True):
             self._done(item.partition, s)
 

@@ -172,6 +172,8 @@ class Publisher:
 
     def _outgoing(self, p: Partition, unit: list[Settled]) -> list[Outgoing]:
         untimed = self._untimed.get(p.number, -1)
+        if unit[0].record.offset > untimed:
+            self._untimed.pop(p.number, None)
         return [s.out._replace(timestamp=None) if s.record.offset <= untimed else s.out for s in unit if s.out is not None]
 
     def _late(self, p: Partition, records: int) -> None:

@@ -67,7 +67,7 @@ async def serve(
             pipeline = starting.result()
             pipeline.spawn(reloading(hung_up, scorer, runner, metrics, settings.device))
             code = await _run(pipeline, recorded, burst, stopped, aborted)
-            if not burst and settings.on_limit == "wait" and pipeline.failed.done() and (why := pipeline.failed.result()).again:
+            if not burst and settings.on_limit == "wait" and pipeline.failed.done() and not stopped.is_set() and (why := pipeline.failed.result()).again:
                 server.hold(str(why))
                 log.error("left the group and stay until told to end (on_limit = wait): the next start would meet the same")
                 await stopped.wait()

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 from aiokafka.consumer.group_coordinator import GroupCoordinator
-from aiokafka.errors import NotCoordinatorForGroupError
+from aiokafka.errors import InvalidTimestampError, NotCoordinatorForGroupError
+from aiokafka.producer.message_accumulator import MessageAccumulator
 
 from spinf_stream.config import Settings
 from spinf_stream.metrics import Metrics
 from spinf_stream.stream.delivery import AtLeastOnce
-from spinf_stream.stream.flow import Record, Settled
-from spinf_stream.stream.kafka import Away
+from spinf_stream.stream.flow import Outgoing, Record, Settled
+from spinf_stream.stream.kafka import Away, Producer, PublishFailed
 from spinf_stream.stream.partitions import Partition
+from spinf_stream.stream.wait import event_or_time
 
 
 class Coordinated:
@@ -113,13 +117,13 @@ def test_what_is_published_and_not_committed_is_bounded_over_all_partitions() ->
         await asyncio.wait_for(wanted.wait(), 5)
         await d.commit(parts)
         assert sum(t.done() for t in running) == 2, "60 of 64"
-        parts[3].silent = True
-        await asyncio.wait_for(running[3], 5)
-        assert not running[2].done()
+        parts[2].silent = True
+        await asyncio.wait_for(running[2], 5)
+        assert not running[3].done()
         consumer.may = True
         await d.commit(parts)
-        await asyncio.wait_for(running[2], 5)
-        assert [p.offsets.published for p in parts if p.offsets] == [30, 30, 30, 0]
+        await asyncio.wait_for(running[3], 5)
+        assert [p.offsets.published for p in parts if p.offsets] == [30, 30, 0, 30]
 
     asyncio.run(main())
 
@@ -131,9 +135,90 @@ def test_a_unit_under_way_counts_until_its_partition_is_closed() -> None:
         await d.room(parts[0], 40)
         waiting = asyncio.create_task(d.room(parts[1], 40))
         await asyncio.sleep(0.05)
-        await d.room(parts[0], 40)  # itself, once more
         assert not waiting.done()
         parts[0].close()
         await asyncio.wait_for(waiting, 5)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("why", ["unacknowledged", "refused"])
+def test_waiting_for_room_costs_nothing(why: str) -> None:
+    """However long the broker acknowledges nothing, or refuses every commit at once."""
+
+    async def main() -> None:
+        parts, now, turns = [opened(n) for n in range(5)], asyncio.Event(), 0
+        d = delivery(Held(), parts, now.set, limit=1024)
+
+        async def commits() -> None:  # as the pipeline's
+            nonlocal turns
+            while True:
+                await event_or_time(now, 60.0)
+                now.clear()
+                turns += 1
+                await d.commit(parts)
+
+        for p in parts[:4]:
+            if why == "refused":
+                publish(p, 256)
+            else:
+                await d.room(p, 256)
+        running = [asyncio.create_task(commits()), asyncio.create_task(d.room(parts[4], 256))]
+        await asyncio.sleep(1.2)
+        assert 1 <= turns <= 4 and not running[1].done()
+        for task in running:
+            task.cancel()
+
+    asyncio.run(main())
+
+
+def test_small_units_do_not_pass_a_large_one() -> None:
+    async def main() -> None:
+        consumer, parts = Held(), [opened(n) for n in range(3)]
+        d = delivery(consumer, parts)
+        await d.room(parts[0], 10)
+        large = asyncio.create_task(d.room(parts[1], 64))
+        await asyncio.sleep(0.01)
+        small = asyncio.create_task(d.room(parts[2], 10))
+        await asyncio.sleep(0.05)
+        assert not large.done() and not small.done()
+        await d.publish(parts[0], (), 0)
+        publish(parts[0], 10)
+        consumer.may = True
+        await d.commit(parts)
+        await asyncio.wait_for(large, 5)
+        await asyncio.sleep(0.05)
+        assert not small.done()
+        parts[1].close()
+        await asyncio.wait_for(small, 5)
+
+    asyncio.run(main())
+
+
+def test_nothing_of_a_unit_is_queued_once_a_part_of_it_was_refused() -> None:
+    """Its second record waits for a place behind another unit's while its first is refused: the third would overtake it."""
+
+    async def main() -> None:
+        accumulator = MessageAccumulator(None, 1000, 0, 30)
+
+        async def send(topic: str, value: bytes, key: bytes, partition: int, timestamp_ms: int | None, headers: Any) -> Any:
+            return await accumulator.add_message(TopicPartition(topic, partition), key, value, 40, timestamp_ms, headers)
+
+        producer = Producer.__new__(Producer)
+        producer._client = SimpleNamespace(_message_accumulator=accumulator, send=send)
+        first, second = (TopicPartition("scores", n) for n in (0, 1))
+        other = asyncio.create_task(producer.send([Outgoing("scores", b"k", b"." * 900, (), None, 1)]))
+        await asyncio.sleep(0)
+        unit = [Outgoing("scores", b"k", b"." * size, (), None, n) for n, size in ((0, 10), (1, 600), (0, 10), (1, 600))]
+        sending = asyncio.create_task(producer.send(unit))
+        await asyncio.sleep(0)
+        accumulator._pop_batch(first).failure(InvalidTimestampError())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        accumulator._pop_batch(second).done(0)  # now there is a place
+        with pytest.raises(PublishFailed) as failed:
+            await sending
+        assert failed.value.kind == "timestamp" and not accumulator._batches
+        await other
 
     asyncio.run(main())

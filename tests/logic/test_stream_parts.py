@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,8 +17,9 @@ from fakes import FakeScorer
 from spinf_stream.config import Settings
 from spinf_stream.metrics import PREFIX, Metrics
 from spinf_stream.records import Article, Scores
-from spinf_stream.stream.flow import Headers, Item, Record
-from spinf_stream.stream.intake import _content_type, _key
+from spinf_stream.stream.batcher import Batcher
+from spinf_stream.stream.flow import Headers, Item, Record, Work
+from spinf_stream.stream.intake import Intake, _content_type, _key
 from spinf_stream.stream.kafka import size
 from spinf_stream.stream.logs import JsonLines, Text
 from spinf_stream.stream.partitions import Partition
@@ -107,3 +112,30 @@ def test_every_metric_is_named_and_helped_and_bounded() -> None:
     m.forget_partition("articles", 0)
     assert "spinf_stream_lag_records{" not in m.text().decode()
     assert Metrics(10).registry is not m.registry
+
+
+def test_an_equal_text_that_comes_while_the_first_is_settled_is_left_out_too() -> None:
+    """on_duplicate = skip: whether the first's output was made is known before the next is judged."""
+
+    class Slow(Settle):
+        def answered(self, *args: Any) -> Any:
+            time.sleep(0.02)
+            return super().answered(*args)
+
+    async def main() -> None:
+        s, p = settle(on_duplicate="skip"), Partition("articles", 0, 1)
+        slow = Slow(s.settings, s.scorer, size, s.topics)
+        intake = Intake(s.settings, s.scorer, slow, Batcher(100, 1.0), None, Metrics(100), ThreadPoolExecutor(2), lambda: None)  # type: ignore[arg-type]
+        p.open(0, 0)
+        prepared = s.scorer.prepare(Article(text="x y"))
+        work = Work(prepared, 0.0, verdict=s.scorer.answers([prepared], None)[0])  # type: ignore[arg-type]
+        for offset in range(2):
+            r = Record("articles", 0, offset, 1000, b"k", b"v", ())
+            p.see(r)
+            p.flying += 1
+            work.items.append(Item(r, p, Article(text="x y"), str(offset), "application/json", 0.0, work))
+        await asyncio.gather(*(intake.answer([work], [i]) for i in list(work.items)))
+        assert p.offsets is not None
+        assert [(x.outcome, x.out is not None) for x in p.offsets.take(2)] == [("scored", True), ("duplicate", False)]
+
+    asyncio.run(main())

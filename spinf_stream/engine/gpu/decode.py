@@ -81,6 +81,7 @@ class GpuGrower:
         """Give back what can be made anew, after a step that did not fit. Never while one runs."""
         for known in (self.captured, self.met, self.uploads):
             known.clear()
+        self.pool = None
         self.forward.forget()
         self.head.forget()
 
@@ -129,6 +130,7 @@ class GpuGrower:
         """A shape has uploads of its own, so that a graph finds its arrays where it was captured with them."""
         if shape not in self.uploads:
             if len(self.uploads) > GRAPHS:
+                self.pool = None
                 for known in (self.uploads, self.captured, self.met):
                     known.clear()
             self.uploads[shape] = Uploads(self.executor.device)
@@ -149,6 +151,7 @@ class GpuGrower:
                 hidden = self._plain(ix)
         except RuntimeError as e:
             self.captured.clear()
+            self.pool = None  # no graph holds it any more
             if faults.full(e):  # its step has run; there may be room another time
                 self.met.clear()
                 log.warning("no memory for a CUDA graph of a decode step, all of them are given back: %s", faults.first_line(e))

@@ -91,6 +91,8 @@ class Producer:
                 )
                 sent.append(done)
                 done.add_done_callback(heard)
+                if refused:  # while this one waited for its place
+                    raise refused[0]
             for done in sent:
                 await asyncio.shield(done)
         except (KafkaError, OSError, AssertionError) as e:
