@@ -66,15 +66,16 @@ def test_a_coordinator_that_is_not_there_yet_is_no_news_until_it_lasts() -> None
     assert not said(patience, COORDINATOR)
 
 
-def test_the_client_repeats_itself_once_a_minute() -> None:
+@pytest.mark.parametrize("logger", ["aiokafka", "aiokafka.cluster"])  # both are the client's
+def test_the_client_repeats_itself_once_a_minute(logger: str) -> None:
     now = 0.0
     patience = logs.Patience(lambda: now)
     told = []
     for now in [i / 10 for i in range(1300)]:
-        if said(patience, TOPIC):
+        if said(patience, TOPIC, logger):
             told.append(now)
     assert told == [0.0, 60.0, 120.0]
-    assert said(patience, TOPIC.replace("dlq", "other")), "another message is another state"
+    assert said(patience, TOPIC.replace("dlq", "other"), logger), "another message is another state"
     assert said(patience, TOPIC, "spinf_stream.stream.worker") and said(patience, TOPIC, "spinf_stream.stream.worker"), "ours are never held"
 
 
