@@ -64,6 +64,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is missing: make PYTHON=python3.12 (or: apt-get install -y python3)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "The venv module is missing: apt-get install -y python3-venv"; exit 1; }
+	@echo "installing into $(VENV): about 3 GB to download, some minutes"
 	$(BIN)/python -m pip install -q -c constraints.txt setuptools
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[demo,dev,report,otel]'
 	@touch $@

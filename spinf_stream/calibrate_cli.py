@@ -48,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from spinf_stream.packs import plots
     from spinf_stream.packs.calibrate import calibrate
-    from spinf_stream.packs.labels import LabelError
+    from spinf_stream.packs.labels import LabelError, label_matrix
     from spinf_stream.packs.problems import PackError
     from spinf_stream.packs.report import page, write_report
     from spinf_stream.packs.stored import StoredError
@@ -68,6 +68,9 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError("--from says what made the records of --scores: give both, or neither")
         out = Path(args.out or name.rpartition("/")[2] + "-calibration")
         sets = {use: (f, _rows(f, None if use == "unlabelled" else args.label)) for use in USES if (f := getattr(args, use))}
+        for use in USES[:2]:  # before the model is opened
+            if use in sets:
+                label_matrix(sets[use][1], pack.categories, mapping)
         scores = _stored(args, pack, sets) if args.scores else _scored(args, pack, sets, out)
         report = calibrate(
             pack, sets["data"][1], scores["data"], mapping, target, test_rows=sets["test"][1] if args.test else None,
@@ -85,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
     except OSError as e:
         raise UsageError(f"{out}: {e.strerror}") from None
     print("\n".join(page(report, False)))
-    print("\nwritten: " + ", ".join(map(str, written)), file=sys.stderr)
+    kept = [] if args.scores else [str(scores_file(out, use)) for use in sets]
+    print("\nwritten: " + ", ".join(map(str, [*written, *kept])), file=sys.stderr)
     if not with_plots and not args.no_plots:
         print(plots.MISSING, file=sys.stderr)
     return 0
@@ -132,6 +136,10 @@ def _stored(args: argparse.Namespace, pack: Any, sets: dict[str, tuple[str, list
     return {"data": scores}
 
 
+def scores_file(out: Path, use: str) -> Path:
+    return out / f"scores-{use}.jsonl"
+
+
 def _scored(args: argparse.Namespace, pack: Any, sets: dict[str, tuple[str, list[Any]]], out: Path) -> dict[str, Any]:
     """Score each file of rows with this pack alone, as `score` does; the records stay in `out`."""
     from spinf_stream.engine.open import open_scorer
@@ -145,7 +153,7 @@ def _scored(args: argparse.Namespace, pack: Any, sets: dict[str, tuple[str, list
     scorer = open_scorer(settings, progress=True, catalog=InHand(pack))
     found = {}
     for use, (name, _) in sets.items():
-        target = str(out / f"scores-{use}.jsonl")
+        target = str(scores_file(out, use))
         with source(name) as (lines, size), sink(target) as to:
             asyncio.run(score(lines, size, scorer, to, name, quiet=False))  # rows that could not be scored are told by the report
         found[use] = _read([target], pack, args.context)

@@ -79,7 +79,10 @@ def run(args: argparse.Namespace) -> int:
         out = "".join(f", {n} left out ({why})" for why, n in index.left_out.items())
         print(f"{index.articles} articles, {len(rows)} rows{out}", file=sys.stderr)
         if not rows and index.left_out.get("no category scores"):
-            print("no pack judged these records: a draft's own probabilities are shown with --raw PACK", file=sys.stderr)
+            why = f"none asks {args.raw}" if args.raw else "a draft's own probabilities are shown with --raw PACK"
+            print(f"no pack judged these records: {why}", file=sys.stderr)
+        if index.left_out.get("no published_at"):
+            print("--time scored_at takes the time of scoring where an article says none", file=sys.stderr)
     for text in index.without_figures() if rows else ():
         print(f"--difference {text}: no record has both categories", file=sys.stderr)
     return 0 if rows and not index.without_figures() else 1

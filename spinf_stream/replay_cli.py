@@ -6,6 +6,8 @@ import argparse
 import asyncio
 import sys
 
+import msgspec
+
 from spinf_stream.errors import UsageError
 from spinf_stream.settings_cli import ALL, add_settings, loaded
 
@@ -20,7 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from spinf_stream.engine.open import open_scorer
+    from spinf_stream.engine.open import open_scorer, something_asked
     from spinf_stream.engine.runner import Runner
     from spinf_stream.stream.kafka import Away
     from spinf_stream.stream.logs import set_up
@@ -29,7 +31,10 @@ def run(args: argparse.Namespace) -> int:
 
     if not (args.since or args.until or args.all):
         raise UsageError("say which records, with --from, --to or --all")
-    settings = loaded(args).settings
+    settings, origins = loaded(args)
+    if "port" not in origins:  # a worker of the same machine has that one
+        settings = msgspec.structs.replace(settings, port=0)
+    something_asked(settings)
     set_up(settings)
     try:
         made = asyncio.run(plan(settings, *span(args), args.replay_group, not args.no_dedup))

@@ -67,8 +67,7 @@ def open_scorer(settings: Settings, *, progress: bool = False, catalog: Catalog 
 
 
 def open_asks(settings: Settings, *, progress: bool = False, catalog: Catalog | None = None) -> tuple[Ground, list[Ask]]:
-    if not settings.questions and not settings.packs:
-        raise UsageError("nothing to ask: set questions (a question file) or packs")
+    something_asked(settings)
     ground = open_ground(settings, speaker(progress))
     packs = open_packs(settings, ground.engine.executor.stack.name, catalog)
     sets: list[tuple[QuestionSet, Active | None]] = [(open_questions(ground), None)] if settings.questions else []
@@ -85,6 +84,11 @@ def open_ground(settings: Settings, say: Say) -> Ground:
     proved(executor, settings, say)
     full = fingerprint(executor, model.encoder.digest)
     return Ground(settings, model.encoder, PackedEngine(executor, settings.token_budget), FloorCache(settings.cache() / "floors", full), full, say)
+
+
+def something_asked(settings: Settings) -> None:
+    if not settings.questions and not settings.packs:
+        raise UsageError("nothing to ask: set questions (a question file) or packs")
 
 
 def scorer_of(ground: Ground, asks: Sequence[Ask]) -> ArticleScorer:

@@ -1,4 +1,4 @@
-"""A first draft of a pack, to be edited: one question with a contrast for each category, and neutral wording."""
+"""A first draft of a pack, to be edited: two questions that offer all categories, and neutral wording."""
 
 from __future__ import annotations
 
@@ -6,24 +6,19 @@ from typing import Any
 
 from spinf_stream.packs.document import text_of
 
+WORDINGS = {"about": "\n\nThis text is about{?}", "topic": "\n\nThe topic of the text above:{?}"}
+
 
 def draft(pack: str, categories: list[str], version: str = "0.1.0") -> dict[str, Any]:
-    """Each category is asked twice, once so that yes speaks for it and once so that yes speaks against it: a model that
-    likes to say yes moves the two reads apart and their mean not at all."""
-    queries = [
-        {
-            "id": "is", "template": "\n\nQuestion: Is this text about {F}?\nAnswer:{?}", "options": [" Yes", " No"],
-            "combinations": "all", "values": {"F": categories},
-        },
-        {
-            "id": "is_not", "template": "\n\nQuestion: Is this text about something else than {F}?\nAnswer:{?}", "options": [" Yes", " No"],
-            "combinations": "all", "values": {"F": categories},
-        },
-    ]  # fmt: skip
-    reads: list[dict[str, Any]] = []
-    for name in categories:
-        for query, sign, view in (("is", 1, "direct"), ("is_not", -1, "contrast")):
-            reads.append({"id": f"{query}:{name}", "query": query, "F": name, "kind": "pair", "sign": sign, "category": name, "view": view})
+    """A choice has no yes to lean to, and small models answer it where they hardly answer yes or no (packs/README.md). Its
+    options are the categories' own names, to be put into the words that an author would use."""
+    options = [" " + name.replace("_", " ") for name in categories] + [" other"]
+    queries = [{"id": id, "template": template, "options": options} for id, template in WORDINGS.items()]
+    reads = [
+        {"id": f"{query}:{name}", "query": query, "kind": "option", "option": at, "category": name, "view": query}
+        for at, name in enumerate(categories)
+        for query in WORDINGS
+    ]
     return {
         "pack": pack,
         "version": version,

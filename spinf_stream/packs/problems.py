@@ -93,7 +93,7 @@ class Checker:
         at = step(path, key)
         if value is None:
             if required:
-                self.error(at, "is missing" if key not in of else "must be a string, not null")
+                self.error(at, ("is missing" if key not in of else "must be a string, not null") + (f": {', '.join(one_of)}" if one_of else ""))
             return None
         if not isinstance(value, str):
             self.error(at, f"must be a string, not {kind(value)}")

@@ -85,7 +85,7 @@ def page(r: Report, drawn: bool) -> list[str]:
         "",
         "It is sealed: after an edit `spinf-stream packs seal pack.json` makes it usable again. Try other thresholds over stored scores without a forward pass:",
         "",
-        f"    spinf-stream packs evaluate pack.json scores.jsonl --set {next(iter(r.pack.categories))}=0.8{origin} --out again.jsonl",
+        f"    spinf-stream packs evaluate pack.json scores-data.jsonl --set {next(iter(r.pack.categories))}=0.8{origin} --out again.jsonl",
     ]
     return out
 

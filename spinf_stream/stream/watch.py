@@ -63,7 +63,7 @@ async def stalls(w: Pipeline) -> None:
         late = time.monotonic() - before - STALL_STEP
         w.metrics.loop_stall.observe(max(0.0, late))
         if late > STALL_LOGGED:
-            log.error("the event loop stood still for %.1f s; the session is lost after %d ms", late, w.s.session_timeout_ms)
+            log.warning("the event loop stood still for %.1f s; the session would be lost only after %g s", late, w.s.session_timeout_ms / 1000)
 
 
 async def progress(w: Pipeline) -> None:

@@ -52,7 +52,7 @@ async def serve(
     try:
         await server.start()
     except OSError as e:
-        log.error("port %d at %s: %s", settings.port, settings.host, e.strerror or e)
+        log.error("port %d at %s: %s; --port names another, 0 any that is free", settings.port, settings.host, e.strerror or e)
         return 3
     log.info("metrics and health at http://%s:%d", settings.host, server.port)
     with _signals(stop, reload) as (stopped, aborted, hung_up):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pack_pairs import pairs
 
 from spinf_stream.config import PackEntry
 from spinf_stream.packs.active import activate_all, reload
-from spinf_stream.packs.draft import draft
 from spinf_stream.packs.problems import PackError, ParameterError
 from spinf_stream.packs.sources import Catalog, open_catalog
 from spinf_stream.questions.compile import build
@@ -31,7 +31,7 @@ class Letters:
 
 
 def write(folder: Path, name: str, version: str = "1", contexts: dict[str, str] | None = None, **parameters: dict[str, str]) -> None:
-    doc = draft(name, ["oil", "gas"], version)
+    doc = pairs(name, ["oil", "gas"], version)
     doc["contexts"] = contexts or {"plain": "{X}", "post": "Post by {who}: {X}"}
     doc["parameters"] = parameters or {"who": {"default": "someone"}}
     doc["scoring"]["case_insensitive"] = False

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pack_pairs import pairs
 from pack_random import combinations
 
 from spinf_stream.cli import main
 from spinf_stream.packs.calibrate import calibrate
 from spinf_stream.packs.constants import Target, fit_constants
-from spinf_stream.packs.draft import draft
 from spinf_stream.packs.evaluate import Evaluator
 from spinf_stream.packs.file import Pack, from_doc, load
 from spinf_stream.packs.labels import LabelError, held_out, label_matrix, leakage, read_rows
@@ -26,7 +26,7 @@ SECTIONS = ["oil", "gas", "coal"]
 
 def pack_doc() -> dict[str, Any]:
     """Pairs with a contrast, an option read, an any read and a set read; a linear micro layer."""
-    doc = draft("my/energy", SECTIONS)
+    doc = pairs("my/energy", SECTIONS)
     doc["scoring"]["queries"].append({"id": "kind", "template": "\nKind:{?}", "options": [" none", " oil", " gas", " coal"]})
     for i, name in enumerate(SECTIONS):
         doc["reads"].append({"id": f"kind:{name}", "query": "kind", "kind": "option", "option": i + 1, "category": name, "view": "kind"})
@@ -204,7 +204,7 @@ def test_few_and_one_sided_labels(made: Any) -> None:
 
 
 def test_a_read_that_never_moves_is_told() -> None:
-    doc = draft("my/still", ["oil"])
+    doc = pairs("my/still", ["oil"])
     pack = from_doc(doc)
     answers = np.tile([0.7, 0.3, 0.4, 0.6], (200, 1))
     y = (np.arange(200) % 2).astype(float)[:, None]

@@ -96,8 +96,8 @@ def test_a_seal_that_does_not_match_refuses_the_file() -> None:
 
 def test_a_draft_asks_and_does_not_judge() -> None:
     pack = from_doc(draft("my/pack", ["oil", "rates"]))
-    assert not pack.calibrated and pack.options == 8
-    entry = Evaluator(pack, models=("demo",)).evaluate(np.full(8, 0.5), np.full(8, -1.0))
+    assert not pack.calibrated and pack.options == 6
+    entry = Evaluator(pack, models=("demo",)).evaluate(np.full(6, 0.5), np.full(6, -1.0))
     assert entry == {
         "id": "my/pack", "version": "0.1.0", "digest": pack.digest, "context": "plain", "calibrated": False, "categories": None, "decision": None,
     }  # fmt: skip

@@ -126,7 +126,7 @@ def test_an_official_draft_is_calibrated_under_a_name_of_ones_own_and_served(pla
     settings = Settings(packs=(PackEntry("my/reviews"),), pack_sources=(str(place / "mine"),), cache_dir=str(place / "cache"))
     (served,) = open_packs(settings, made.model)
     # over the scores that its official draft made, by the line that the report gives
-    assert f"pack.json scores.jsonl --set {next(iter(made.categories))}=0.8 --from spinf-stream/reviews@0.1.0" in (place / "mine" / "report.md").read_text()
+    assert f"pack.json scores-data.jsonl --set {next(iter(made.categories))}=0.8 --from spinf-stream/reviews@0.1.0" in (place / "mine" / "report.md").read_text()
     again = place / "mine" / "again.jsonl"
     call = ["packs", "evaluate", str(place / "mine" / "pack.json"), str(place / "mine" / "scores-data.jsonl"), "--out", str(again)]
     assert main([*call, "--from", "spinf-stream/reviews@0.1.0"]) == 0

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from pack_pairs import pairs
 from tiny import make_tiny
 
 from spinf_stream.config import PackEntry, Settings
 from spinf_stream.engine.live import open_live
 from spinf_stream.errors import UsageError
 from spinf_stream.packs import github
-from spinf_stream.packs.draft import draft
 from spinf_stream.packs.github import Away, Github, parse_spec
 from spinf_stream.packs.manifest import confined, list_folder, newness
 from spinf_stream.packs.problems import PackError
@@ -30,7 +30,7 @@ NEXT = "b" * 40
 
 
 def pack_file(name: str, version: str = "1") -> bytes:
-    return json.dumps(draft(name, ["oil"], version)).encode()
+    return json.dumps(pairs(name, ["oil"], version)).encode()
 
 
 def folder(root: Path, files: dict[str, bytes]) -> Path:

@@ -1,0 +1,35 @@
+"""A pack of yes-and-no questions with a contrast each, as many packs are, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def pairs(pack: str, categories: list[str], version: str = "0.1.0") -> dict[str, Any]:
+    """Each category is asked twice, once so that yes speaks for it and once so that yes speaks against it: a model that
+    likes to say yes moves the two reads apart and their mean not at all."""
+    queries = [
+        {
+            "id": "is", "template": "\n\nQuestion: Is this text about {F}?\nAnswer:{?}", "options": [" Yes", " No"],
+            "combinations": "all", "values": {"F": categories},
+        },
+        {
+            "id": "is_not", "template": "\n\nQuestion: Is this text about something else than {F}?\nAnswer:{?}", "options": [" Yes", " No"],
+            "combinations": "all", "values": {"F": categories},
+        },
+    ]  # fmt: skip
+    reads: list[dict[str, Any]] = []
+    for name in categories:
+        for query, sign, view in (("is", 1, "direct"), ("is_not", -1, "contrast")):
+            reads.append({"id": f"{query}:{name}", "query": query, "F": name, "kind": "pair", "sign": sign, "category": name, "view": view})
+    return {
+        "pack": pack,
+        "version": version,
+        "calibrated": False,
+        "answers": "p",
+        "contexts": {"plain": "{X}"},
+        "scoring": {"empty_floor": True, "case_insensitive": True, "queries": queries},
+        "reads": reads,
+        "categories": {name: {"label": name.capitalize(), "aggregate": "views"} for name in categories},
+        "decision": {"mode": "per_category", "per_category": {}},
+    }
