@@ -49,13 +49,13 @@ async def serve(
     spans: tracing.Tracing | None = None
     logs.TALLY.into(metrics.warnings)
     server = Server(settings.host, settings.port, metrics, lambda: watch.healthy(pipeline), lambda: watch.ready(pipeline))
-    try:
-        await server.start()
-    except OSError as e:
-        log.error("port %d at %s: %s; --port names another, 0 any that is free", settings.port, settings.host, e.strerror or e)
-        return 3
-    log.info("metrics and health at http://%s:%d", settings.host, server.port)
-    with _signals(stop, reload) as (stopped, aborted, hung_up):
+    with _signals(stop, reload) as (stopped, aborted, hung_up):  # before anything says that there is a worker
+        try:
+            await server.start()
+        except OSError as e:
+            log.error("port %d at %s: %s; --port names another, 0 any that is free", settings.port, settings.host, e.strerror or e)
+            return 3
+        log.info("metrics and health at http://%s:%d", settings.host, server.port)
         try:
             spans = tracing.opened(settings, metrics)
             starting = asyncio.ensure_future(_start(settings, scorer, runner, metrics, start_seconds, ends, spans))

@@ -50,7 +50,7 @@ def test_what_is_evicted_is_scored_again_and_nothing_is_lost(kafka: str, topics:
         await db.config_set("maxmemory", str(room))
         t = Topics(kafka, topics, redis_url=pair[0].url)
         names = [f"e{i:03d}" for i in range(400)]
-        async with Stage(t.settings(on_duplicate="skip"), scorer=fresh(budget=3000, pad=5000)) as w:
+        async with Stage(t.settings(on_duplicate="skip", redis_timeout_ms=1000), scorer=fresh(budget=3000, pad=5000)) as w:
             await t.fill(articles(names))
             await w.until(lambda: w.value("done_marks_total", result="written") == 400)
             evicted = (await db.info("stats"))["evicted_keys"]
@@ -77,7 +77,7 @@ def test_a_replica_that_is_promoted_takes_over_with_what_it_knows(kafka: str, to
         async with Proxy(one.port) as proxy:
             t = Topics(kafka, topics, redis_url=f"redis://{services.HOST}:{proxy.port}/0")
             names = [f"r{i}" for i in range(20)]
-            async with Stage(t.settings(on_duplicate="skip"), scorer=fresh()) as w:
+            async with Stage(t.settings(on_duplicate="skip", redis_timeout_ms=1000), scorer=fresh()) as w:
                 await t.fill(articles(names))
                 await w.until(lambda: w.value("done_marks_total", result="written") == 20)
                 await _until(replica, 20)
