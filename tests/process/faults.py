@@ -102,8 +102,7 @@ class Faults:
         await self.fleet.keep(2, 2)
         recovering: list[asyncio.Task[float]] = []
         for old in list(self.fleet.workers):
-            await old.until("inflight_records", IN_HAND)
-            held = await old.metric("inflight_records")
+            held = await old.until("inflight_records", IN_HAND)
             await old.freeze()
             self._counts("sigterm", held)
             struck = time.monotonic()
@@ -124,8 +123,7 @@ class Faults:
         joins = await self.fleet.add()
         await patient.until("batch_closed_total", 1, 'cause="revoke"')
         await joins.until("assigned_partitions", 1)
-        await patient.until("inflight_records", IN_HAND)
-        self._counts("sigterm", await patient.metric("inflight_records"))
+        self._counts("sigterm", await patient.until("inflight_records", IN_HAND))
         struck = time.monotonic()
         await self.fleet.remove(patient, signal.SIGTERM)
         recovering = self._recovering(struck)

@@ -124,12 +124,14 @@ class Worker:
 
         return await asyncio.to_thread(scrape)
 
-    async def until(self, name: str, least: float, labels: str = "", seconds: float = 120.0) -> None:
+    async def until(self, name: str, least: float, labels: str = "", seconds: float = 120.0) -> float:
+        """Its value, as soon as it is large enough."""
         end = time.monotonic() + seconds
-        while await self.metric(name, labels) < least:
+        while (value := await self.metric(name, labels)) < least:
             if time.monotonic() > end:
                 raise TimeoutError(f"{name} {labels} of a worker did not come to {least:g} within {seconds:g} s:\n{self.process.output[-2000:]}")
             await asyncio.sleep(0.05)
+        return value
 
     async def freeze(self, seconds: float = 60.0) -> None:
         """It stops itself at its point, with what it was about to run, send or commit in its hands."""
