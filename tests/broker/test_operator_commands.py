@@ -166,8 +166,10 @@ def test_tail_says_which_questions_there_are(kafka: str, topics, capsys: pytest.
 def test_replay_asks_for_a_span(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", "--brokers", "127.0.0.1:1"]) == 2
     assert "say which records, with --from, --to or --all" in capsys.readouterr().err
+    assert main(["replay", "--all", "--brokers", "127.0.0.1:1"]) == 2
+    assert "nothing to ask" in capsys.readouterr().err, "before the broker is asked for anything"
     for span in (["--all"], ["--from", "2026-01-01"], ["--to", "2026-01-01"]):
-        assert main(["replay", *span, "--brokers", "127.0.0.1:1"]) == 3
+        assert main(["replay", *span, "--brokers", "127.0.0.1:1", "--questions", "q.toml"]) == 3
 
 
 def test_schemas_describe_slots_and_packs(capsys: pytest.CaptureFixture[str]) -> None:
