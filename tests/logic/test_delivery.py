@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.errors import InvalidTimestampError, NotCoordinatorForGroupError
 from aiokafka.producer.message_accumulator import MessageAccumulator
@@ -221,4 +221,18 @@ def test_nothing_of_a_unit_is_queued_once_a_part_of_it_was_refused() -> None:
         assert failed.value.kind == "timestamp" and not accumulator._batches
         await other
 
+    asyncio.run(main())
+
+
+def test_a_broker_that_comes_back_and_names_no_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client asserts there; a worker that opened a partition at that moment ended."""
+
+    async def start(self: Any) -> None:
+        raise AssertionError("Did we not perform bootstrap?")
+
+    async def main() -> None:
+        with pytest.raises(Away, match="bootstrap"):
+            await Producer(Settings(), 10**6, "an id").start()
+
+    monkeypatch.setattr(AIOKafkaProducer, "start", start)
     asyncio.run(main())

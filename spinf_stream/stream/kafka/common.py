@@ -11,7 +11,8 @@ from spinf_stream.config import Settings
 
 CALL_SECONDS = 15.0  # for one look-up at the broker, retries of the client included
 READY_SECONDS = 5.0  # for the metadata of a topic that is about to be written
-CLIENT_ERRORS = (KafkaError, OSError, TimeoutError)
+# The client asserts what a broker that is just coming back breaks ("Did we not perform bootstrap?": it named no broker).
+CLIENT_ERRORS = (KafkaError, OSError, TimeoutError, AssertionError)
 
 
 class Away(Exception):

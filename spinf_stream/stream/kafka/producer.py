@@ -109,7 +109,7 @@ class Producer:
                 offsets = {TopicPartition(self._s.input_topic, partition): offset}
                 await self._client.send_offsets_to_transaction(offsets, self._s.group)
                 await self._client.commit_transaction()
-        except (KafkaError, OSError, AssertionError, TimeoutError) as e:
+        except CLIENT_ERRORS as e:
             raise _failed(e) from None
 
     def _withdraw(self, sent: Sequence[asyncio.Future[Any]]) -> None:
@@ -136,7 +136,7 @@ class Producer:
                 if self._transactional_id and client._txn_manager.is_in_transaction():
                     await client.abort_transaction()
                 await client.stop()
-        except (*CLIENT_ERRORS, AssertionError) as e:
+        except CLIENT_ERRORS as e:
             log.debug("closing a producer: %s", brief(e))
             client._message_accumulator.fail_all(ProducerClosed())
             if client._sender.sender_task is not None:
