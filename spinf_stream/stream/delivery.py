@@ -66,7 +66,8 @@ class Delivery(Protocol):
 
 class AtLeastOnce:
     """What a sudden death repeats is at most max_inflight_records, over all partitions of the worker (and what a broker took
-    of units that it then refused): nothing more is published until some of it is committed. Commits go one after another, so that a late one never undoes a later."""
+    of units that it then refused): nothing more is published until some of it is committed. Commits go one after another,
+    so that a late one never undoes a later."""
 
     def __init__(
         self, settings: Settings, consumer: Consumer, metrics: Metrics, max_bytes: MaxBytes,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from spinf_stream.packs.draft import draft
+
 
 def pairs(pack: str, categories: list[str], version: str = "0.1.0") -> dict[str, Any]:
     """Each category is asked twice, once so that yes speaks for it and once so that yes speaks against it: a model that
@@ -22,14 +24,5 @@ def pairs(pack: str, categories: list[str], version: str = "0.1.0") -> dict[str,
     for name in categories:
         for query, sign, view in (("is", 1, "direct"), ("is_not", -1, "contrast")):
             reads.append({"id": f"{query}:{name}", "query": query, "F": name, "kind": "pair", "sign": sign, "category": name, "view": view})
-    return {
-        "pack": pack,
-        "version": version,
-        "calibrated": False,
-        "answers": "p",
-        "contexts": {"plain": "{X}"},
-        "scoring": {"empty_floor": True, "case_insensitive": True, "queries": queries},
-        "reads": reads,
-        "categories": {name: {"label": name.capitalize(), "aggregate": "views"} for name in categories},
-        "decision": {"mode": "per_category", "per_category": {}},
-    }
+    scoring = {"empty_floor": True, "case_insensitive": True, "queries": queries}
+    return draft(pack, categories, version) | {"scoring": scoring, "reads": reads}
