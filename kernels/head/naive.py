@@ -10,7 +10,7 @@ import torch
 
 def logits(h: torch.Tensor, embed: torch.Tensor, cap: float) -> torch.Tensor:
     """[n, hidden] x [tokens, hidden] -> float32 [n, tokens], soft-capped."""
-    z = h.float() @ embed.float().T
+    z = (h.double() @ embed.double().T).float()  # a float32 product's bits on a CPU depend on how many rows there are
     return cap * torch.tanh(z / cap) if cap else z
 
 

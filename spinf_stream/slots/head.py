@@ -1,4 +1,4 @@
-"""The head of a decode step in plain torch: the best extensions, the sums of an automaton's sets, picked tokens.
+"""The head of a decode step in plain torch (a card's: engine/gpu/head.py): the best extensions, the sums of an automaton's sets, picked tokens.
 
 Rows go through in blocks, and each block's logits through the vocabulary in pieces that stay in the cache. They are held
 once, in one buffer; nothing else is as large.
@@ -6,7 +6,6 @@ once, in one buffer; nothing else is as large.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -38,21 +37,12 @@ class Dense(NamedTuple):
     second: torch.Tensor
 
 
-Logits = Callable[[torch.Tensor, int, int, torch.Tensor], None]  # hidden [n, H], tokens from, to, out [n, to - from] float32
-
-
 class SlotHead:
-    """logits: computes them in place of plain torch. Then every sum is taken over `rows` rows, however many there are: in
-    what order a GPU adds up a row depends on how many rows there are, never on what the others hold."""
-
-    def __init__(
-        self, embed: torch.Tensor, softcap: float | None, logits: Logits | None = None, rows: int = ROWS, piece: int = PIECE
-    ) -> None:
+    def __init__(self, embed: torch.Tensor, softcap: float | None) -> None:
         self.embed, self.softcap = embed, softcap
-        self.logits, self.rows, self.piece = logits, rows, piece  # piece: a multiple of RUN
         self.vocab = len(embed)
-        self.pieces = -(-self.vocab // piece)
-        self.buffer: torch.Tensor | None = None  # [pieces, rows, piece] float32, -inf behind the vocabulary's end
+        self.pieces = -(-self.vocab // PIECE)
+        self.buffer: torch.Tensor | None = None  # [pieces, ROWS, PIECE] float32, -inf behind the vocabulary's end
         self.automata: dict[int, Automaton] = {}  # keeps their ids from being given to others
         self.dense: dict[int, Dense] = {}
         self.sets: dict[tuple[int, int], Sets] = {}
@@ -63,8 +53,8 @@ class SlotHead:
         out = Grown(
             np.full((r, step.top), -1, np.int32), np.full((r, step.top), -np.inf), np.zeros(r), np.zeros(r), np.zeros(len(step.pick)), 0.0
         )
-        for lo in range(0, r, self.rows):
-            hi = min(r, lo + self.rows)
+        for lo in range(0, r, ROWS):
+            hi = min(r, lo + ROWS)
             logits, total = self._logits(hidden[lo:hi])
             self._picks(logits, total, step, lo, hi, out)
             groups = np.unique(np.stack([step.automaton[lo:hi], step.state[lo:hi]]), axis=1).T.tolist()
@@ -79,47 +69,18 @@ class SlotHead:
                     self._whole(logits, total, automaton, state, rows, lo, out)
         return out
 
-    def forget(self) -> None:
-        """Give the memory back; all of it is made anew when it is needed."""
-        self.buffer = None
-        for known in (self.automata, self.dense, self.sets):
-            known.clear()
-
     def _logits(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """([pieces, n, PIECE], the log-sum-exp of each row [n] in float64)."""
         if self.buffer is None:
-            self.buffer = torch.full((self.pieces, self.rows, self.piece), -torch.inf, dtype=torch.float32, device=self.embed.device)
-        if self.logits is not None:
-            hidden = torch.nn.functional.pad(hidden, (0, 0, 0, self.rows - len(hidden)))
+            self.buffer = torch.full((self.pieces, ROWS, PIECE), -torch.inf, dtype=torch.float32, device=self.embed.device)
         parts = []
         for i in range(self.pieces):
-            first, last = i * self.piece, min(self.vocab, (i + 1) * self.piece)
-            held = self.buffer[i]
-            piece = self._piece(hidden, first, last, held)
-            if piece is not held:
-                held[: len(hidden), : last - first] = piece
+            first, last = i * PIECE, min(self.vocab, (i + 1) * PIECE)
+            piece = (hidden @ self.embed[first:last].T.to(hidden.dtype)).float()
+            piece = piece if self.softcap is None else self.softcap * torch.tanh(piece / self.softcap)
+            self.buffer[i, : len(hidden), : last - first] = piece
             parts.append(torch.logsumexp(piece, -1).double())
         return self.buffer[:, : len(hidden)], torch.logsumexp(torch.stack(parts), 0)
-
-    def _piece(self, hidden: torch.Tensor, first: int, last: int, buffer: torch.Tensor) -> torch.Tensor:
-        if self.logits is not None:
-            whole = last - first == self.piece
-            out = buffer if whole else torch.empty(len(hidden), last - first, dtype=torch.float32, device=hidden.device)
-            self.logits(hidden, first, last, out)
-            return out
-        piece = (hidden @ self.embed[first:last].T.to(hidden.dtype)).float()
-        return piece if self.softcap is None else self.softcap * torch.tanh(piece / self.softcap)
-
-    def _all(self, rows: np.ndarray, states: np.ndarray | None = None) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-        """(rows to sum over, their states, which of the sums are these rows')."""
-        states = np.zeros(len(rows), np.int64) if states is None else states.astype(np.int64)
-        take = np.arange(len(rows))
-        if self.logits is not None:
-            every = np.zeros(self.rows, np.int64)
-            every[rows] = states
-            rows, states, take = np.arange(self.rows), every, rows
-        device = self.embed.device
-        return torch.from_numpy(rows).to(device), torch.from_numpy(states).to(device), take
 
     def _picks(self, logits: torch.Tensor, total: torch.Tensor, step: Step, lo: int, hi: int, out: Grown) -> None:
         first, last = int(step.pick_ptr[lo]), int(step.pick_ptr[hi])
@@ -127,35 +88,33 @@ class SlotHead:
             return
         row = torch.from_numpy(np.repeat(np.arange(hi - lo), np.diff(step.pick_ptr[lo : hi + 1]))).to(logits.device)
         token = torch.from_numpy(step.pick[first:last].astype(np.int64)).to(logits.device)
-        out.pick[first:last] = (logits[token // self.piece, row, token % self.piece].double() - total[row]).cpu().numpy()
+        out.pick[first:last] = (logits[token // PIECE, row, token % PIECE].double() - total[row]).cpu().numpy()
 
     def _few(self, logits: torch.Tensor, total: torch.Tensor, automaton: Automaton, rows: np.ndarray, states: np.ndarray,
              lo: int, out: Grown) -> None:  # fmt: skip
         table = self._dense(automaton)
-        at, state, take = self._all(rows, states)
-        own = logits[table.token // self.piece, at[:, None], table.token % self.piece].double() - total[at, None]
+        at, state = (torch.from_numpy(x.astype(np.int64)).to(logits.device) for x in (rows, states))
+        own = logits[table.token // PIECE, at[:, None], table.token % PIECE].double() - total[at, None]
         for column, mask in ((out.first, table.first), (out.second, table.second)):
-            column[lo + rows] = (own.exp() * mask[state]).sum(-1).cpu().numpy()[take]
-        mine = torch.from_numpy(take).to(logits.device)
-        value, index = best(own[mine].masked_fill(~table.extends[state[mine]], -torch.inf), out.token.shape[1])
+            column[lo + rows] = (own.exp() * mask[state]).sum(-1).cpu().numpy()
+        value, index = best(own.masked_fill(~table.extends[state], -torch.inf), out.token.shape[1])
         self._write(out, lo + rows, value, table.token[index])
 
     def _whole(self, logits: torch.Tensor, total: torch.Tensor, automaton: Automaton, state: int, rows: np.ndarray,
                lo: int, out: Grown) -> None:  # fmt: skip
         sets = self._sets(automaton, state)
-        every, _, take = self._all(rows)
-        for column, token in ((out.first, sets.first), (out.second, sets.second)):
-            own = logits[token // self.piece, every[:, None], token % self.piece].double() - total[every, None]
-            column[lo + rows] = own.exp().sum(-1).cpu().numpy()[take]
         at = torch.from_numpy(rows).to(logits.device)
+        for column, token in ((out.first, sets.first), (out.second, sets.second)):
+            own = logits[token // PIECE, at[:, None], token % PIECE].double() - total[at, None]
+            column[lo + rows] = own.exp().sum(-1).cpu().numpy()
         top = out.token.shape[1]
         if not top:
             return
-        logits[sets.barred // self.piece, at[:, None], sets.barred % self.piece] = -torch.inf
+        logits[sets.barred // PIECE, at[:, None], sets.barred % PIECE] = -torch.inf
         runs = logits[:, at].unflatten(-1, (-1, RUN))  # [pieces, n, PIECE / RUN, RUN]
         largest = runs.amax(-1).transpose(0, 1).flatten(1)  # [n, runs]: the best tokens lie in the best runs
         run = best(largest, top)[1].sort(-1).values  # tokens ascend, so that the first of equals is the lowest
-        per = self.piece // RUN
+        per = PIECE // RUN
         inside = runs[run // per, torch.arange(len(rows), device=at.device)[:, None], run % per]  # [n, top, RUN]
         token = (run[:, :, None] * RUN + torch.arange(RUN, device=at.device)).flatten(1)
         value, index = best(inside.flatten(1), top)

@@ -26,6 +26,7 @@ from spinf_stream.kernels.head import triton as head
 from spinf_stream.kernels.norm import triton as norm
 from spinf_stream.kernels.product import triton as multiply
 from spinf_stream.kernels.rotary import triton as rotary
+from spinf_stream.kernels.sets import triton as sets
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 OPCODES = ("HGMMA", "QGMMA", "HMMA", "UTMALDG", "LDGSTS", "LDL", "STL")
@@ -103,6 +104,10 @@ def entries(arch: int) -> Iterator[Entry]:
     )  # fmt: skip
     yield Entry("candidates", head.candidates_kernel, {**product, "token_ptr": "*i32", "out_ptr": "*fp32", "u": "i32"}, sizes, head.WARPS, stages)
     yield Entry("merge", head.merge_kernel, {"parts_ptr": "*fp32", "out_ptr": "*fp64", "n": "i32"}, {"BLOCKS": 1024, "PAD": 1024}, 4)
+    types = {"z_ptr": "*fp32", "table_ptr": "*u8", "state_ptr": "*i32", "norms_ptr": "*fp64", "sums_ptr": "*fp64", "best_ptr": "*fp32", "k": "i32", "runs": "i32"}
+    for name, rows, best in (("numbers", 2, False), ("text", sets.BLOCK // 256, True)):
+        constants = {"ROWS": rows, "WIDTH": 256, "ONE": 1, "TWO": 2, "ON": 4, "BEST": best}
+        yield Entry(f"sets/{name}", sets.sets_kernel, types, constants, sets.WARPS if rows > 4 else 4)
 
 
 def compiled(entry: Entry, arch: int) -> dict[str, Any]:

@@ -27,6 +27,8 @@ from spinf_stream.kernels.product import triton as product
 from spinf_stream.kernels.quantise import naive as quantise
 from spinf_stream.kernels.rotary import naive as rotary_naive
 from spinf_stream.kernels.rotary import triton as rotary
+from spinf_stream.kernels.sets import naive as sets_naive
+from spinf_stream.kernels.sets import triton as sets
 
 GEN = torch.Generator().manual_seed(5)
 
@@ -253,6 +255,30 @@ def decode_step(rows, trunks):
     return Step(
         tuple(range(len(trunks))), base, trunk, none, base[trunk] + length - 1, path, np.arange(n), (), none, none, np.zeros(n + 1, np.int64), none[:0], 0
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("k,told", [(5, False), (301, False), (900, True), (5000, True)])
+def test_sets(k, told):
+    """A few tokens and many, ragged, in runs of 256; a row of NaN stays alone."""
+    n, states = 7, 4
+    z, table = rand(n, k) * 4, torch.randint(0, 8, (states, k), generator=GEN, dtype=torch.uint8)
+    table[1] &= 3  # a state from which nothing leads on
+    state = torch.tensor([0, 3, 1, 2, 0, 3, 3], dtype=torch.int32)
+    norms = torch.stack([z.amax(1).double() + 1, torch.rand(n, generator=GEN).double() + 2, torch.zeros(n).double()], dim=1)
+    z[5] = float("nan")
+    left, right = z.clone(), z.clone()
+    a, b = poison(n, 2, dtype=torch.float64), poison(n, 2, dtype=torch.float64)
+    best_a, best_b = (poison(n, -(-k // 256)) if told else None for _ in range(2))
+    sets_naive.sets(left, table, state, norms, a, best_a)
+    sets.sets(right, table, state, norms, b, best_b)
+    whole = [i for i in range(n) if i != 5]
+    torch.testing.assert_close(b[whole], a[whole], atol=1e-7, rtol=1e-6)
+    assert torch.equal(right[whole], left[whole]) and torch.isnan(b[5]).any()
+    if told:
+        assert torch.equal(best_b[whole], best_a[whole])
+    # of each row by hand
+    p = ((z[0].double() - norms[0, 0]).exp() / norms[0, 1])[(table[0] & 1) != 0].sum()
+    assert abs(float(b[0, 0] - p)) < 1e-6 and not torch.isfinite(right[2]).any()
 
 
 @pytest.mark.parametrize("window", [None, 24])

@@ -151,7 +151,7 @@ def test_a_padded_step_holds_the_same_rows():
             assert (rest == (TRASH if name == "own" else 0)).all(), name
     assert plain["own"].tolist() == [FIRST, FIRST + 1, FIRST + 5] and plain["rows:None"][:, :2].tolist() == [[0, 10], [0, 10], [64, 134]]
     assert plain["rows:8"][1].tolist() == [4, 10, 192, 194]  # at position 11 a window of 8 sees positions 4 to 11
-    assert steps.shape(step([(0, [i]) for i in range(513)]), of) is None
+    assert steps.shape(step([(0, [i]) for i in range(1025)]), of) is None
 
 
 def test_ranges_are_given_out_again_and_growing_keeps_what_is_there():

@@ -102,17 +102,17 @@ def test_slots_and_passes_hold_no_buffers_but_their_own(parts):
 def test_a_step_that_does_not_fit_gives_back_what_both_need(parts, executor, error, monkeypatch):
     want = parts.run(TEXTS).trees
     grower, forward = executor.grower, executor.forward
-    assert grower.head.buffer is not None and forward.arena.of and grower.forward.arena.of
+    assert grower.head.arena.of and forward.arena.of and grower.forward.arena.of
     stored = ["of a chain whose next pass is to come"]
 
     def full(*of):
         forward.kept = stored
         raise error
 
-    monkeypatch.setattr(grower.head, "_picks", full)
+    monkeypatch.setattr(grower.head, "_extensions", full)
     with pytest.raises(OutOfMemory, match=r"a decode step of .* does not fit"):
         parts.run(TEXTS)
-    assert grower.head.buffer is None and not forward.arena.of and not grower.forward.arena.of and not grower.uploads and not grower.met
+    assert not grower.head.arena.of and not forward.arena.of and not grower.forward.arena.of and not grower.uploads and not grower.met
     assert forward.kept is stored
     monkeypatch.undo()
     for one, other in zip(want, parts.run(TEXTS).trees):

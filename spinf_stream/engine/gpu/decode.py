@@ -1,11 +1,8 @@
 """Decode steps on the fused kernels; see grow.py for what they mean, steps.py for how they are laid out.
 
-A step is a forward of all its rows with buffers of its own, so that passes may be launched meanwhile, and a head whose
-shapes never change, because a sum's order may depend on its shape. On a card a step whose padded shape comes back is
-replayed as a CUDA graph: a step of few rows is hundreds of small kernels.
-
-Written without a card at hand: on a CPU it is tested with the naive kernels, and on a card slot_gates.py decides at start-up
-whether it may be used.
+A step is a forward of all its rows with buffers of its own, so that passes may be launched meanwhile, and a head (head.py).
+On a card a step whose padded shape comes back is replayed as a CUDA graph: a step of few rows is hundreds of small kernels.
+The naive kernels test it on a CPU; on a card slot_gates.py decides at start-up whether it may be used.
 """
 
 from __future__ import annotations
@@ -23,15 +20,13 @@ from spinf_stream.engine.gpu import faults, steps
 from spinf_stream.engine.gpu.buffers import Uploads
 from spinf_stream.engine.gpu.busy import Span
 from spinf_stream.engine.gpu.forward import Forward, Index
-from spinf_stream.engine.gpu.slots import up
+from spinf_stream.engine.gpu.head import GpuHead
 from spinf_stream.engine.grow import Grown, Step
-from spinf_stream.slots.head import RUN, SlotHead
 
 if TYPE_CHECKING:
     from spinf_stream.engine.gpu.executor import GpuExecutor
 
 log = logging.getLogger(__name__)
-HEAD_ROWS = 128  # as the head's kernels have in a tile
 GRAPHS = 64  # shapes remembered
 
 
@@ -54,11 +49,7 @@ class GpuGrower:
         self.pool: Any = None
         self.uploads: dict[steps.Shape | None, Uploads] = {}
         self.range = (0, 0)  # first slot and slots of the range that steps lay their paths into
-        ops, embed, cap = executor.ops, executor.stack.embed, executor.stack.spec.softcap or 0.0
-        every = torch.arange(len(embed), dtype=torch.int32, device=executor.device)
-        self.head = SlotHead(
-            embed, None, lambda h, lo, hi, out: ops.candidates(h, embed, every[lo:hi], cap, out), HEAD_ROWS, up(len(embed), RUN)
-        )  # fmt: skip
+        self.head = GpuHead(executor.ops, executor.stack.embed, executor.stack.spec.softcap or 0.0, forward.ends)
 
     def grow(self, step: Step) -> Grown:
         ex = self.executor
@@ -72,8 +63,12 @@ class GpuGrower:
         return grown._replace(seconds=forward.seconds + ex.busy.head(head))
 
     def _grow(self, step: Step, forward: Span | None, head: Span | None) -> Grown:
-        with self.executor.lock, timed(forward):
-            hidden = self._hidden(step)
+        of = steps.paths(step)
+        with self.executor.lock:
+            shape = steps.shape(step, of) if self.padded else None
+            arrays = self._laid(step, of, shape)
+            with timed(forward):
+                hidden = self._hidden(arrays, shape)
         with timed(head):
             return self.head.read(hidden[: len(step.read)], step)
 
@@ -85,11 +80,9 @@ class GpuGrower:
         self.forward.forget()
         self.head.forget()
 
-    def _hidden(self, step: Step) -> torch.Tensor:
-        """[reads or more, hidden] after the final norm; good until the next step."""
+    def _laid(self, step: Step, of: steps.Paths, shape: steps.Shape | None) -> dict[str, np.ndarray]:
+        """What is sent, and room for what it names."""
         ex, cache = self.executor, self.executor.cache
-        of = steps.paths(step)
-        shape = steps.shape(step, of) if self.padded else None
         need = len(of.source) if shape is None else shape.slots
         cache.reserve(int(step.path.max()) + 1)
         if need > self.range[1]:
@@ -99,7 +92,11 @@ class GpuGrower:
             self.range = (cache.take(size), size)
         self.forward.rotations(int(step.position.max()) + 1)
         starts = [trunk.start for trunk in step.trunks]
-        ix = self._sent(steps.arrays(step, of, starts, self.range[0], ex.stack.spec.layers, ex.ops.tile, shape), shape)
+        return steps.arrays(step, of, starts, self.range[0], ex.stack.spec.layers, ex.ops.tile, shape)
+
+    def _hidden(self, arrays: dict[str, np.ndarray], shape: steps.Shape | None) -> torch.Tensor:
+        """[reads or more, hidden] after the final norm; good until the next step."""
+        ix = self._sent(arrays, shape)
         if shape is None or not self.graphs:
             return self._plain(ix)
         addresses = self._addresses(ix)

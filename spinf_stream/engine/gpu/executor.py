@@ -108,7 +108,7 @@ class GpuExecutor:
         self.unkept = 0  # passes since one kept a trunk
         self.numerics: dict[str, object] = {
             "executor": "gpu/1",
-            "decode": "gpu/1",
+            "decode": "gpu/2",
             "torch": torch.__version__,
             "device": torch.cuda.get_device_name(self.device) if cuda else "cpu",
             "cublas": torch.version.cuda if cuda else None,

@@ -19,6 +19,7 @@ class Ops(NamedTuple):
     gather_rows: Callable[..., None]
     candidates: Callable[..., None]
     norms: Callable[..., None]
+    sets: Callable[..., None]
     head_blocks: Callable[[int], int]  # vocabulary -> blocks of the scratch of norms
     tile: Callable[[int, int], tuple[int, int]]  # head_dim, group -> query rows of a tile, keys of a block
     table: dict[str, Any]  # what of the kernels goes into the fingerprint
@@ -33,10 +34,11 @@ def naive_ops(tile: tuple[int, int] = (64, 32), fused: bool = False) -> Ops:
     from spinf_stream.kernels.head import naive as head
     from spinf_stream.kernels.norm import naive as norm
     from spinf_stream.kernels.rotary import naive as rotary
+    from spinf_stream.kernels.sets import naive as sets
 
     return Ops(
         norm.embed_norm, norm.residual_norm, rotary.queries, rotary.keys_values, attention.forest_attention, geglu.geglu,
-        gated.gated if fused else None, gather.gather_rows, head.candidates, head.norms, lambda vocab: 1, lambda head_dim, group: tile, {"kernels": "naive/1"},
+        gated.gated if fused else None, gather.gather_rows, head.candidates, head.norms, sets.sets, lambda vocab: 1, lambda head_dim, group: tile, {"kernels": "naive/1"},
     )  # fmt: skip
 
 
@@ -51,6 +53,7 @@ def triton_ops(device: torch.device, hidden: int, width: int) -> Ops:
     from spinf_stream.kernels.head import triton as head
     from spinf_stream.kernels.norm import triton as norm
     from spinf_stream.kernels.rotary import triton as rotary
+    from spinf_stream.kernels.sets import triton as sets
 
     major, minor = torch.cuda.get_device_capability(device)
     arch = 10 * major + minor
@@ -92,5 +95,5 @@ def triton_ops(device: torch.device, hidden: int, width: int) -> Ops:
     return Ops(
         norm.embed_norm, norm.residual_norm, rotary.queries, rotary.keys_values, attend, geglu.geglu, gate if fused else None,
         gather.gather_rows,
-        head.candidates, head.norms, head.blocks_of, tile, table, keys.clear,
+        head.candidates, head.norms, sets.sets, head.blocks_of, tile, table, keys.clear,
     )  # fmt: skip
