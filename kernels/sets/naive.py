@@ -1,4 +1,4 @@
-"""Sums over an automaton's sets of tokens, and the logits of what extends: what a decode step reads of a row beside its norms."""
+"""Sums over an automaton's sets of tokens, and what extends: what a decode step reads of a row beside its norms."""
 
 from __future__ import annotations
 
@@ -24,3 +24,20 @@ def sets(
     if best is not None:
         room = best.shape[1] * RUN - z.shape[1]
         best.copy_(torch.nn.functional.pad(z, (0, room), value=-torch.inf).unflatten(1, (-1, RUN)).amax(-1))
+
+
+def few(
+    z: torch.Tensor, token: torch.Tensor, table: torch.Tensor, state: torch.Tensor, norms: torch.Tensor, sums: torch.Tensor,
+    best: torch.Tensor, logprob: torch.Tensor,
+) -> None:  # fmt: skip
+    """sums as above, over tokens [K]; best [n, top] int32 = the likeliest that extend, in order, of equals the first; logprob
+    [n, top] float64 of those. Where there are fewer: -1, -inf. z is left as it is."""
+    left = z.clone()
+    sets(left, table, state, norms, sums, None)
+    order = torch.argsort(left, dim=1, descending=True, stable=True)[:, : best.shape[1]]
+    value = left.gather(1, order)
+    best.fill_(-1)
+    logprob.fill_(-torch.inf)
+    k = order.shape[1]
+    best[:, :k] = token[order].masked_fill(value == -torch.inf, -1)
+    logprob[:, :k] = value.double() - (norms[:, :1] + norms[:, 1:2].log())

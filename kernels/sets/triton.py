@@ -49,3 +49,41 @@ def sets(
     constants = {"ROWS": rows, "WIDTH": RUN, "ONE": FIRST, "TWO": SECOND, "ON": EXTENDS, "BEST": best is not None}
     args = (z, table, state, norms, sums, z if best is None else best, k, 0 if best is None else best.shape[1])
     launch(sets_kernel, (n,), args, constants, WARPS if rows > 4 else 4)
+
+
+@triton.jit(do_not_specialize=["k", "count"])
+def few_kernel(
+    z_ptr, token_ptr, table_ptr, state_ptr, norms_ptr, sums_ptr, best_ptr, logprob_ptr, k, count,
+    WIDTH: tl.constexpr, ONE: tl.constexpr, TWO: tl.constexpr, ON: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    state = tl.load(state_ptr + row).to(tl.int64)
+    top = tl.load(norms_ptr + row * 3)
+    total = tl.load(norms_ptr + row * 3 + 1)
+    at = tl.arange(0, WIDTH)
+    z = tl.load(z_ptr + row * k + at, mask=at < k, other=float("-inf"))
+    bits = tl.load(table_ptr + state * k + at, mask=at < k, other=0)
+    p = tl.math.exp2((z - top.to(tl.float32)) * 1.4426950408889634)
+    tl.store(sums_ptr + row * 2, tl.sum(tl.where((bits & ONE) != 0, p, 0.0).to(tl.float64), 0) / total)
+    tl.store(sums_ptr + row * 2 + 1, tl.sum(tl.where((bits & TWO) != 0, p, 0.0).to(tl.float64), 0) / total)
+    z = tl.where((bits & ON) != 0, z, float("-inf"))
+    whole = top + tl.log(total)
+    for i in range(0, count):
+        value = tl.max(z, 0)
+        place = tl.min(tl.where(z == value, at, WIDTH - 1), 0)  # of equals the first
+        there = value > float("-inf")
+        token = tl.load(token_ptr + tl.minimum(place, k - 1))
+        tl.store(best_ptr + row * count + i, tl.where(there, token, -1))
+        tl.store(logprob_ptr + row * count + i, value.to(tl.float64) - whole)
+        z = tl.where(at == place, float("-inf"), z)
+
+
+def few(
+    z: torch.Tensor, token: torch.Tensor, table: torch.Tensor, state: torch.Tensor, norms: torch.Tensor, sums: torch.Tensor,
+    best: torch.Tensor, logprob: torch.Tensor,
+) -> None:  # fmt: skip
+    n, k = z.shape
+    width = max(RUN, triton.next_power_of_2(k))
+    constants = {"WIDTH": width, "ONE": FIRST, "TWO": SECOND, "ON": EXTENDS}
+    args = (z, token, table, state, norms, sums, best, logprob, k, best.shape[1])
+    launch(few_kernel, (n,), args, constants, 4 if width <= 1024 else WARPS)

@@ -63,8 +63,9 @@ def entries(arch: int) -> Iterator[Entry]:
              "STAGES": gated.STAGES, "ROW": True, "MACHINE": True}, gated.WARPS, gated.STAGES,
         )  # fmt: skip
     for name, width in (("", 3840), ("/keys", 4096), ("/global keys", 1024)):  # rows of a pass, and of a decode step's paths
-        types = {"src_ptr": "*bf16", "index_ptr": "*i64", "out_ptr": "*bf16"}
+        types = {"src_ptr": "*bf16", "index_ptr": "*i64", "out_ptr": "*bf16", "to_ptr": "*i64"}
         yield Entry(f"gather_rows{name}", gather.gather_rows_kernel, types, {"W": width, "BLOCK": min(2048, width)}, 4)
+        yield Entry(f"move_rows{name}", gather.move_rows_kernel, types, {"W": width, "BLOCK": min(2048, width)}, 4)
     tables = {"scale_ptr": "*fp32", "position_ptr": "*i32", "cos_ptr": "*fp32", "sin_ptr": "*fp32", "weight_ptr": "*fp32", "raw_ptr": "*bf16", "eps": "fp32"}
     for name, heads, kv, d, k_eq_v in (("sliding", 16, 8, 256, False), ("global", 16, 1, 512, True)):
         stride = (heads + kv * (1 if k_eq_v else 2)) * d
@@ -77,14 +78,14 @@ def entries(arch: int) -> Iterator[Entry]:
             {"STRIDE": stride, "KV": kv, "HB": kv, "D": d, "ROW": True, "V_NORM": True, "K_EQ_V": k_eq_v}, rotary.WARPS,
         )  # fmt: skip
     for name, group, kv, d in (("sliding", 2, 8, 256), ("global", 16, 1, 512), ("demo", 4, 1, 256)):
-        tile = attention.tile_for(d, arch)
-        yield Entry(
-            f"attention/{name}", attention.forest_attention_kernel,
-            {"q_ptr": "*bf16", "kv": f"tensordesc<bf16[{tile.keys}, {d}]>" if tile.tma else "*bf16", "out_ptr": "*fp8e4nv",
-             "tile_ptr": "*i32", "rows_ptr": "*i32", "inv_scale": "fp32"},
-            {"D": d, "G": group, "KV": kv, "TOKENS": attention.tokens_of(tile, group), "BN": tile.keys, "QUANT": True,
-             "PIPE": tile.pipe, "TMA": tile.tma, "STAGES": tile.stages}, tile.warps, tile.stages,
-        )  # fmt: skip
+        for step, tile in (("", attention.tile_for(d, arch)), (" of a step", attention.decode_tile_for(d, arch))):
+            yield Entry(
+                f"attention/{name}{step}", attention.forest_attention_kernel,
+                {"q_ptr": "*bf16", "kv": f"tensordesc<bf16[{tile.keys}, {d}]>" if tile.tma else "*bf16", "out_ptr": "*fp8e4nv",
+                 "tile_ptr": "*i32", "rows_ptr": "*i32", "inv_scale": "fp32"},
+                {"D": d, "G": group, "KV": kv, "TOKENS": attention.tokens_of(tile, group), "BN": tile.keys, "QUANT": True,
+                 "PIPE": tile.pipe, "TMA": tile.tma, "STAGES": tile.stages}, tile.warps, tile.stages,
+            )  # fmt: skip
     t = multiply.HOPPER if arch == 90 else multiply.OTHERS
     kinds = [f"tensordesc<bf16[{b}, {t.depth}]>" if t.tma else "*bf16" for b in (t.rows, t.columns)]
     yield Entry(
@@ -108,6 +109,8 @@ def entries(arch: int) -> Iterator[Entry]:
     for name, rows, best in (("numbers", 2, False), ("text", sets.BLOCK // 256, True)):
         constants = {"ROWS": rows, "WIDTH": 256, "ONE": 1, "TWO": 2, "ON": 4, "BEST": best}
         yield Entry(f"sets/{name}", sets.sets_kernel, types, constants, sets.WARPS if rows > 4 else 4)
+    types = {**types, "token_ptr": "*i32", "best_ptr": "*i32", "logprob_ptr": "*fp64", "count": "i32"}
+    yield Entry("few", sets.few_kernel, types, {"WIDTH": 512, "ONE": 1, "TWO": 2, "ON": 4}, 4)
 
 
 def compiled(entry: Entry, arch: int) -> dict[str, Any]:

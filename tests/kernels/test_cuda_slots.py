@@ -12,16 +12,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 from shapes import gemma3_270m, gemma4_12b, random_stack
 
 from spinf_stream.engine.gpu.executor import GpuExecutor
+from spinf_stream.engine.gpu.head import GpuHead
+from spinf_stream.engine.gpu.ops import triton_ops
 from spinf_stream.engine.gpu.proven import prove_slots
 from spinf_stream.engine.gpu.slot_gates import SlotTrial, automata
 from spinf_stream.engine.gpu.synthetic import articles, batch, plan_of, questions
+from spinf_stream.engine.grow import Step
 from spinf_stream.engine.packed import PackedEngine
 from spinf_stream.engine.runner import Runner
+from spinf_stream.slots.head import SlotHead
 from spinf_stream.slots.plan import Sampling, Slot, SlotPlan
 
 pytestmark = pytest.mark.cuda
@@ -85,6 +90,25 @@ def test_slots_alone_and_among_others_with_and_without_graphs(shape):
     executor.grower.padded = False
     for one, other in zip(slots(executor, trunks[:6]), together):
         same(one, other)
+
+
+def test_the_head_reads_what_a_plain_one_reads_and_each_row_the_same_alone():
+    """Both kinds of automata and picks in one step, hundreds of rows, an odd number of tokens."""
+    rng = np.random.default_rng(3)
+    hidden = torch.randn(300, 256, device="cuda").bfloat16()
+    embed = (torch.randn(VOCAB, 256, device="cuda") / 4).bfloat16()
+    head = GpuHead(triton_ops(hidden.device, 256, 512), embed, 30.0, torch.zeros(VOCAB, dtype=torch.uint8, device="cuda"))
+    which, zeros, none = rng.integers(0, 2, 300).astype(np.int32), np.zeros(300, np.int32), np.zeros(0, np.int32)
+    pick = rng.integers(0, VOCAB, 600).astype(np.int32)
+    step = Step((), none, none, none, none, none, np.arange(300), (FEW, WHOLE), which, zeros, np.arange(301) * 2, pick, 6)
+    got, want = head.read(hidden, step), SlotHead(embed.float(), 30.0).read(hidden.float(), step)
+    assert len(FEW.token) % 4 == 1, "rows of sums that are not aligned alike"
+    for name in ("logprob", "first", "second", "pick"):
+        np.testing.assert_allclose(getattr(got, name), getattr(want, name), atol=2e-4, rtol=2e-4)
+    assert (got.token == want.token).mean() > 0.99, "but for near ties"
+    for i in (0, 1, 7, 130, 299):
+        one = head.read(hidden[i : i + 1], step._replace(read=step.read[:1], automaton=which[i : i + 1], state=zeros[:1], pick_ptr=step.pick_ptr[:2], pick=pick[2 * i : 2 * i + 2]))  # fmt: skip
+        assert all(np.array_equal(x[0], y[i]) for x, y in zip(one[:4], got[:4])) and np.array_equal(one.pick, got.pick[2 * i : 2 * i + 2])
 
 
 def test_decoding_beside_passes_has_the_same_bits():

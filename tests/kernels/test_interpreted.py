@@ -124,6 +124,15 @@ def test_gather():
     assert torch.equal(a, b)
 
 
+def test_moving_rows_leaves_the_others():
+    src, index, to = rand(6, 2100), torch.tensor([5, 0, 5, 2]), torch.tensor([3, 7, 0, 1])
+    a, b = rand(8, 2100), poison(8, 2100)
+    b[[2, 4, 5, 6]] = a[[2, 4, 5, 6]]
+    gather_naive.move_rows(src, index, a, to)
+    gather.move_rows(src, index, b, to)
+    assert torch.equal(a, b)
+
+
 @pytest.mark.parametrize("k_eq_v,v_norm,scaled", [(False, False, False), (False, True, True), (True, True, True)])
 def test_rotary(k_eq_v, v_norm, scaled):
     n, heads, kv_heads, d = 5, 3, 2, 16
@@ -276,9 +285,29 @@ def test_sets(k, told):
     assert torch.equal(right[whole], left[whole]) and torch.isnan(b[5]).any()
     if told:
         assert torch.equal(best_b[whole], best_a[whole])
-    # of each row by hand
     p = ((z[0].double() - norms[0, 0]).exp() / norms[0, 1])[(table[0] & 1) != 0].sum()
     assert abs(float(b[0, 0] - p)) < 1e-6 and not torch.isfinite(right[2]).any()
+
+
+@pytest.mark.parametrize("k,top", [(5, 6), (301, 40), (301, 0), (1300, 6)])
+def test_few(k, top):
+    """Ties go by place, and fewer than are wanted are filled up; a row of NaN stays alone."""
+    n, states = 7, 4
+    z, table = torch.randint(-3, 4, (n, k), generator=GEN).float(), torch.randint(0, 8, (states, k), generator=GEN, dtype=torch.uint8)
+    table[1] &= 3
+    token = torch.arange(7, 7 + 3 * k, 3, dtype=torch.int32)
+    state = torch.tensor([0, 3, 1, 2, 0, 3, 3], dtype=torch.int32)
+    norms = torch.stack([z.amax(1).double() + 1, torch.rand(n, generator=GEN).double() + 2, torch.zeros(n).double()], dim=1)
+    z[5] = float("nan")
+    said = [(poison(n, 2, dtype=torch.float64), torch.full((n, top), -7, dtype=torch.int32), poison(n, top, dtype=torch.float64)) for _ in range(2)]
+    before = z.clone()
+    for module, (sums, best, logprob) in zip((sets_naive, sets), said):
+        module.few(z, token, table, state, norms, sums, best, logprob)
+    whole = [i for i in range(n) if i != 5]
+    assert torch.equal(z[whole], before[whole])
+    for a, b in zip(*said):
+        torch.testing.assert_close(b[whole], a[whole], atol=1e-7, rtol=1e-6)
+    assert torch.isnan(said[1][0][5]).any() and (said[1][1][2] == -1).all()
 
 
 @pytest.mark.parametrize("window", [None, 24])

@@ -17,6 +17,7 @@ from spinf_stream.engine.gpu.executor import GpuExecutor
 from spinf_stream.engine.grow import Grower, Step
 from spinf_stream.engine.packed import PackedEngine
 from spinf_stream.engine.stack import LayerSpec
+from spinf_stream.kernels.gather.naive import move_rows
 
 SPEC = LayerSpec(heads=2, kv_heads=1, head_dim=4, window=None, scale=1.0, rope=0)
 
@@ -138,7 +139,7 @@ def test_a_padded_step_holds_the_same_rows():
     one = step([(0, [0]), (0, [0, 1]), (1, [5])])
     of = steps.paths(one)
     shape = steps.shape(one, of)
-    assert shape == steps.Shape(64, 2048)
+    assert shape == steps.Shape(64, 2048, 4)
     layers = [SPEC, LayerSpec(heads=2, kv_heads=1, head_dim=4, window=8, scale=1.0, rope=0)]
     plain, padded = (steps.arrays(one, of, [0, 64], 192, layers, lambda d, g: (2, 32), s) for s in (None, shape))
     assert plain.keys() == padded.keys()
@@ -161,8 +162,8 @@ def test_ranges_are_given_out_again_and_growing_keeps_what_is_there():
     spans = sorted((t.start, t.start + -(-t.length // 64) * 64) for t in trunks)
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
     kv = torch.randn(640, 8)
-    for t in trunks:
-        cache.keep(0, kv, 64, t)
+    moves = cache.moves(trunks, np.full(len(trunks), 64))
+    move_rows(kv, torch.from_numpy(moves["keep:from"]), cache.slots[0], torch.from_numpy(moves["keep:to"]))
     cache.reserve(3)
     cache.own[0][FIRST + 2] = 7.0
     moved = cache.moved

@@ -109,7 +109,7 @@ def test_a_step_that_does_not_fit_gives_back_what_both_need(parts, executor, err
         forward.kept = stored
         raise error
 
-    monkeypatch.setattr(grower.head, "_extensions", full)
+    monkeypatch.setattr(grower.head, "_said", full)
     with pytest.raises(OutOfMemory, match=r"a decode step of .* does not fit"):
         parts.run(TEXTS)
     assert not grower.head.arena.of and not forward.arena.of and not grower.forward.arena.of and not grower.uploads and not grower.met

@@ -13,10 +13,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
 from spinf_stream.engine.gpu.slots import BLOCK, up
 from spinf_stream.engine.stack import LayerSpec
+from spinf_stream.questions.plan import I64
 
 ZERO, TRASH, FIRST = 0, 1, 2  # of `own`: what padding shows, where rows that belong to nobody are written, the first row's
 LEAST = 1024  # slots at the beginning
@@ -62,10 +64,14 @@ class Cache:
     def release(self, first: int, length: int) -> None:
         self.given_back.append((first, up(length, BLOCK)))
 
-    def keep(self, layer: int, kv: torch.Tensor, base: int, trunk: Kept) -> None:
-        """Copy a trunk out of a pass's slots, where it begins at `base`; its padding comes along, zeros."""
-        n = up(trunk.length, BLOCK)
-        self.slots[layer][trunk.start : trunk.start + n].copy_(kv[base : base + n])
+    @staticmethod
+    def moves(trunks: Sequence[Kept], bases: I64) -> dict[str, I64]:
+        """Slots of a pass, where the trunks begin at `bases`, and where each is kept; their padding comes along, zeros."""
+        spans = [np.arange(up(t.length, BLOCK), dtype=np.int64) for t in trunks]
+        return {
+            "keep:from": np.concatenate([s + base for s, base in zip(spans, bases)]),
+            "keep:to": np.concatenate([s + t.start for s, t in zip(spans, trunks)]),
+        }
 
     def reserve(self, rows: int) -> None:
         """Room for own rows 0 .. rows-1."""

@@ -100,7 +100,8 @@ class GpuExecutor:
         self.passes = 0
         self.stream = torch.cuda.Stream(self.device) if cuda else None
         forget = self.ops.forget_keys
-        self.forward, steps = (Forward(stack, starts_alnum, self.ops, Arena(self.device, forget), row_scales, fast_accum) for _ in range(2))
+        few = self.ops._replace(attention=self.ops.decode_attention or self.ops.attention)
+        self.forward, steps = (Forward(stack, starts_alnum, ops, Arena(self.device, forget), row_scales, fast_accum) for ops in (self.ops, few))
         self.cache = Cache(stack.spec.layers, stack.embed.dtype, self.device, forget)
         self.lock = threading.Lock()  # passes and decode steps are launched from two threads, into one stream and one cache
         self.grower = GpuGrower(self, steps)
@@ -187,16 +188,16 @@ class GpuExecutor:
         with self.lock:
             if events is not None:
                 events.began.record()
-            there = uploads.send(arrays)
             trunks = tuple([Kept(self.cache, int(layout.trunk[i])) for i in layout.kept])
             self.unkept = 0 if trunks else self.unkept + 1
             if self.unkept == IDLE:
                 self._shrink()
-            bases = self.slots.bases(layout) if trunks else ()
+            if trunks:
+                arrays |= self.cache.moves(trunks, self.slots.bases(layout)[list(layout.kept)])
+            there = uploads.send(arrays)
 
             def store(layer: int, kv: torch.Tensor) -> None:
-                for tree, trunk in zip(layout.kept, trunks):
-                    self.cache.keep(layer, kv, int(bases[tree]), trunk)
+                self.ops.move_rows(kv, there["keep:from"], self.cache.slots[layer], there["keep:to"])
 
             cand, norms = self.forward(there, heads, layout, store if trunks else None)
             cand, norms = uploads.fetch(cand), uploads.fetch(norms)

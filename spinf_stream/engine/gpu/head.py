@@ -29,12 +29,20 @@ class Table(NamedTuple):
     bits: torch.Tensor  # [S, K] uint8
 
 
-class Found(NamedTuple):
-    """On the device; as in Grown."""
+class Rows(NamedTuple):
+    """Reads that are in states of one automaton."""
 
-    token: torch.Tensor  # [r, top] float64
-    logprob: torch.Tensor  # [r, top] float64
-    sums: torch.Tensor  # [r, 2] float64
+    hidden: torch.Tensor  # [n, H]
+    state: torch.Tensor  # [n] int32
+    norms: torch.Tensor  # [n, 3] float64
+
+
+class Said(NamedTuple):
+    """Of those, on the device; as in Grown."""
+
+    token: torch.Tensor  # [n, top] int32
+    logprob: torch.Tensor  # [n, top] float64
+    sums: torch.Tensor  # [n, 2] float64
 
 
 class GpuHead:
@@ -50,26 +58,33 @@ class GpuHead:
         r, top = len(hidden), step.top
         used = [(a, np.flatnonzero(step.automaton == a)) for a in np.unique(step.automaton).tolist()]
         distinct, column = np.unique(step.pick, return_inverse=True)
+        row = np.repeat(np.arange(r), np.diff(step.pick_ptr))
         ix = self.uploads.send({
-            "state": step.state, "distinct": distinct, "at": np.repeat(np.arange(r), np.diff(step.pick_ptr)) * max(1, len(distinct)) + column.reshape(-1),
-            **{f"rows:{a}": rows for a, rows in used},
+            "state": step.state, "distinct": distinct, "row": row, "at": row * len(distinct) + column.reshape(-1), **{f"rows:{a}": rows for a, rows in used},
         })  # fmt: skip
         norms = self._norms(hidden)
-        total = norms[:, 0] + norms[:, 1].log()
-        out = Found(*(self.arena.get(name, r, width, torch.float64) for name, width in (("token", top), ("logprob", top), ("sums", 2))))
-        out.token.fill_(-1)
-        out.logprob.fill_(-torch.inf)
-        for a, rows in used:
-            self._extensions(self._table(step.automata[a]), ix[f"rows:{a}"] if len(rows) < r else None, hidden, ix["state"], norms, total, top, out)
-        parts = [out.token.view(-1), out.logprob.view(-1), out.sums.view(-1), norms[:0, 0]]
+        parts = []
+        for a, _ in used:
+            every = Rows(hidden, ix["state"], norms)
+            rows = every if len(used) == 1 else Rows(*(x.index_select(0, ix[f"rows:{a}"]) for x in every))
+            table = self._table(step.automata[a])
+            said = self._of_all(table, rows, top) if len(table.token) == len(self.embed) else self._of_few(table, rows, top)
+            parts += [said.token.view(-1).double(), said.logprob.view(-1), said.sums.view(-1)]
         if len(step.pick):
             z = self.arena.get("picks", r, len(distinct), torch.float32)
             self.ops.candidates(hidden, self.embed, ix["distinct"], self.cap, z)
-            parts[3] = z.view(-1)[ix["at"]].double() - total[ix["at"] // len(distinct)]
+            total = norms[:, 0] + norms[:, 1].log()
+            parts.append(z.view(-1)[ix["at"]].double() - total[ix["row"]])
         flat = torch.cat(parts).cpu().numpy()
-        token, logprob, sums, pick = np.split(flat, np.cumsum([r * top, r * top, 2 * r]))
-        first, second = sums.reshape(r, 2).T.copy()
-        return Grown(token.reshape(r, top).astype(np.int32), logprob.reshape(r, top), first, second, pick, 0.0)
+        out = Grown(np.empty((r, top), np.int32), np.empty((r, top)), np.empty(r), np.empty(r), flat[len(flat) - len(step.pick) :], 0.0)
+        at = 0
+        for _, rows_of in used:
+            n = len(rows_of)
+            token, logprob, sums = np.split(flat[at : at + n * (2 * top + 2)], [n * top, 2 * n * top])
+            out.token[rows_of], out.logprob[rows_of] = token.reshape(n, top), logprob.reshape(n, top)
+            out.first[rows_of], out.second[rows_of] = sums.reshape(n, 2).T
+            at += n * (2 * top + 2)
+        return out
 
     def forget(self) -> None:
         """Give the memory back; all of it is made anew when it is needed."""
@@ -84,33 +99,36 @@ class GpuHead:
         self.ops.norms(hidden, self.embed, self.ends, self.cap, parts, norms)
         return norms
 
-    def _extensions(
-        self, table: Table, rows: torch.Tensor | None, hidden: torch.Tensor, state: torch.Tensor, norms: torch.Tensor, total: torch.Tensor, top: int, out: Found
-    ) -> None:
-        """Of the reads `rows` (None: all), which are in states of one automaton."""
-        if rows is not None:
-            hidden, state, norms, total = (x.index_select(0, rows) for x in (hidden, state, norms, total))
-        n, k = len(hidden), len(table.token)
-        sums = torch.empty(n, 2, dtype=torch.float64, device=hidden.device)
-        token = torch.full((n, top), -1, dtype=torch.int64, device=hidden.device)
-        value = torch.full((n, top), -torch.inf, dtype=torch.float32, device=hidden.device)
-        whole = k == len(self.embed)
-        for lo in range(0, n, ROWS if whole else n):
-            hi = min(n, lo + (ROWS if whole else n))
+    def _of_few(self, table: Table, rows: Rows, top: int) -> Said:
+        n, k = len(rows.state), len(table.token)
+        z = self.arena.get("logits", n, k, torch.float32)
+        self.ops.candidates(rows.hidden, self.embed, table.token, self.cap, z)
+        said = self._said(n, top)
+        self.ops.few(z, table.token, table.bits, rows.state, rows.norms, said.sums, said.token, said.logprob)
+        return said
+
+    def _of_all(self, table: Table, rows: Rows, top: int) -> Said:
+        n, k = len(rows.state), len(table.token)
+        said = self._said(n, top)
+        for lo in range(0, n, ROWS):
+            hi = min(n, lo + ROWS)
             z = self.arena.get("logits", hi - lo, k, torch.float32)
-            self.ops.candidates(hidden[lo:hi], self.embed, table.token, self.cap, z)
-            runs = self.arena.get("runs", hi - lo, -(-k // RUN), torch.float32) if whole and top else None
-            self.ops.sets(z, table.bits, state[lo:hi], norms[lo:hi], sums[lo:hi], runs)
-            if top:
-                found, index = best(z, top) if runs is None else best_of_runs(z, runs, top)
-                token[lo:hi, : index.shape[1]] = table.token[index].long()
-                value[lo:hi, : index.shape[1]] = found
-        token = token.masked_fill(value == -torch.inf, -1)
-        for into, values in ((out.token, token.double()), (out.logprob, value.double() - total[:, None]), (out.sums, sums)):
-            if rows is None:
-                into.copy_(values)
-            else:
-                into.index_copy_(0, rows, values)
+            self.ops.candidates(rows.hidden[lo:hi], self.embed, table.token, self.cap, z)
+            runs = self.arena.get("runs", hi - lo, -(-k // RUN), torch.float32) if top else None
+            self.ops.sets(z, table.bits, rows.state[lo:hi], rows.norms[lo:hi], said.sums[lo:hi], runs)
+            if runs is not None:
+                value, token = best_of_runs(z, runs, top)
+                m, norms = value.shape[1], rows.norms[lo:hi]
+                said.token[lo:hi, :m] = token.masked_fill(value == -torch.inf, -1)
+                said.logprob[lo:hi, :m] = value.double() - (norms[:, 0] + norms[:, 1].log())[:, None]
+        return said
+
+    def _said(self, n: int, top: int) -> Said:
+        device = self.embed.device
+        return Said(
+            torch.full((n, top), -1, dtype=torch.int32, device=device), torch.full((n, top), -torch.inf, dtype=torch.float64, device=device),
+            torch.empty(n, 2, dtype=torch.float64, device=device),
+        )  # fmt: skip
 
     def _table(self, automaton: Automaton) -> Table:
         key = id(automaton)

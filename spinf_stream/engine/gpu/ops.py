@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,13 +18,16 @@ class Ops(NamedTuple):
     geglu: Callable[..., None]
     gated: Callable[..., None] | None  # product and geglu in one, on interleaved weights; None where there is none
     gather_rows: Callable[..., None]
+    move_rows: Callable[..., None]
     candidates: Callable[..., None]
     norms: Callable[..., None]
     sets: Callable[..., None]
+    few: Callable[..., None]
     head_blocks: Callable[[int], int]  # vocabulary -> blocks of the scratch of norms
     tile: Callable[[int, int], tuple[int, int]]  # head_dim, group -> query rows of a tile, keys of a block
     table: dict[str, Any]  # what of the kernels goes into the fingerprint
     forget_keys: Callable[[], None] = lambda: None  # drop what is remembered of attention's buffers: it holds their memory
+    decode_attention: Callable[..., None] | None = None  # in place of attention in decode steps
 
 
 def naive_ops(tile: tuple[int, int] = (64, 32), fused: bool = False) -> Ops:
@@ -38,7 +42,8 @@ def naive_ops(tile: tuple[int, int] = (64, 32), fused: bool = False) -> Ops:
 
     return Ops(
         norm.embed_norm, norm.residual_norm, rotary.queries, rotary.keys_values, attention.forest_attention, geglu.geglu,
-        gated.gated if fused else None, gather.gather_rows, head.candidates, head.norms, sets.sets, lambda vocab: 1, lambda head_dim, group: tile, {"kernels": "naive/1"},
+        gated.gated if fused else None, gather.gather_rows, gather.move_rows, head.candidates, head.norms, sets.sets, sets.few, lambda vocab: 1,
+        lambda head_dim, group: tile, {"kernels": "naive/1"},
     )  # fmt: skip
 
 
@@ -61,9 +66,9 @@ def triton_ops(device: torch.device, hidden: int, width: int) -> Ops:
 
     def attend(
         q: torch.Tensor, kv: torch.Tensor, tiles: torch.Tensor, rows: torch.Tensor, head_dim: int, kv_heads: int,
-        inv_scale: float, out: torch.Tensor,
+        inv_scale: float, out: torch.Tensor, tile_of: Callable[[int, int], Any] = attention.tile_for,
     ) -> None:  # fmt: skip
-        tile = attention.tile_for(head_dim, arch)
+        tile = tile_of(head_dim, arch)
         key = (kv.data_ptr(), kv.shape[1], head_dim)
         found = keys.get(key)
         if found is None or found[0] != kv.shape[0]:
@@ -89,11 +94,12 @@ def triton_ops(device: torch.device, hidden: int, width: int) -> Ops:
         "triton": triton.__version__,
         "arch": arch,
         "attention": {d: attention.tile_for(d, arch)._asdict() for d in (256, 512)},
+        "decode attention": {d: attention.decode_tile_for(d, arch)._asdict() for d in (256, 512)},
         "gated": [gated.BM, gated.BN, gated.BK, gated.GROUP, gated.WARPS, gated.STAGES] if fused else None,
         "head": [head.BM, head.BN, head.BK, head.WARPS, head.stages(device)],
     }
     return Ops(
         norm.embed_norm, norm.residual_norm, rotary.queries, rotary.keys_values, attend, geglu.geglu, gate if fused else None,
-        gather.gather_rows,
-        head.candidates, head.norms, sets.sets, head.blocks_of, tile, table, keys.clear,
+        gather.gather_rows, gather.move_rows, head.candidates, head.norms, sets.sets, sets.few, head.blocks_of, tile, table, keys.clear,
+        functools.partial(attend, tile_of=attention.decode_tile_for),
     )  # fmt: skip

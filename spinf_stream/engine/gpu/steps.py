@@ -69,12 +69,15 @@ class Shape(NamedTuple):
 
     rows: int
     slots: int
+    trunks: int
 
 
 def shape(step: Step, of: Paths) -> Shape | None:
     """The smallest that holds the step, None where none does."""
     rows = max(step.rows, len(step.read))
-    return None if rows > MOST or len(step.trunks) > GROUPS else Shape(up(rows, ROWS), up(len(of.source), SLOTS))
+    if rows > MOST or len(step.trunks) > GROUPS:
+        return None
+    return Shape(up(rows, ROWS), up(len(of.source), SLOTS), max(4, 1 << (len(step.trunks) - 1).bit_length()))
 
 
 def arrays(
@@ -97,7 +100,7 @@ def arrays(
         "own": _to(step.path[np.arange(n), length - 1] + FIRST, rows, TRASH), "read": _to(step.read, reads),
         "source": of.source if padded is None else _to(of.source, padded.slots, ZERO),
     }  # fmt: skip
-    groups = len(step.trunks) if padded is None else GROUPS
+    groups = len(step.trunks) if padded is None else padded.trunks
     seen: dict[int | None, I32] = {}
     bounds, read_bounds = _bounds(step.trunk), _bounds(step.trunk[step.read])
     for k in {kind(layer) for layer in layers}:
