@@ -131,7 +131,9 @@ def open_executor(settings: Settings, model: Model) -> Executor:
 
         reason = unsupported(model.stack)
         if reason is None:
-            return GpuExecutor(model.stack, alnum)
+            made = GpuExecutor(model.stack, alnum)
+            torch.cuda.empty_cache()  # what loading and interleaving took
+            return made
         log.warning("model %s runs on the plain executor: %s", model.stack.name, reason)
     from spinf_stream.engine.torch_executor import TorchExecutor
 

@@ -25,6 +25,8 @@ class Arena:
             if have is not None:
                 self.outgrown()
                 del have, self.of[name]  # freed before the larger one is asked for
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()  # no later buffer fits where a smaller one was: 6 GiB would stay reserved
             self.of[name] = torch.empty(need, dtype=torch.uint8, device=self.device)
             self.moved += 1
         return self.of[name][:need].view(dtype).view(rows, width)
