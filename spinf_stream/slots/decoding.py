@@ -6,12 +6,14 @@ fit waits for a later step. The rows of a program are the executor's own rows wh
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from spinf_stream.engine.grow import Grower, Grown, Step
+from spinf_stream.questions.plan import I64
 from spinf_stream.slots.program import Program, Read
 
 ROWS = 1024  # of one step
@@ -30,14 +32,14 @@ class Live:
 
     def __init__(self, owner: Any, place: tuple[int, int], below: Below, program: Program) -> None:
         self.owner, self.place, self.below, self.program = owner, place, below, program
-        self.paths: list[list[int]] = []  # own rows from the trunk down to each row computed so far
+        self.own = [-1]  # own[r + 1] = the own row of row r, for the rows computed so far; -1 = the trunk, as row -1 is
         self.rows = 0  # computed in all
         self.seconds = 0.0
         self.finite = True  # False: it was given up
 
     @property
     def fresh(self) -> int:
-        return len(self.program.token) - len(self.paths)
+        return len(self.program.token) + 1 - len(self.own)
 
 
 class Decoder:
@@ -46,21 +48,21 @@ class Decoder:
         self.live: list[Live] = []  # in order of arrival
         self.free: list[int] = []
         self.used = 0  # own rows 0 .. used-1 have been given out at some time
+        self.above = np.full(ROWS, -1, np.int64)  # own row above each own row in use, -1 = the trunk; longer than `used`: the last is -1
 
     def add(self, owner: Any, place: tuple[int, int], below: Below, program: Program) -> None:
         self.live.append(Live(owner, place, below, program))
 
     def drop(self, owner: Any) -> None:
         """Forget what belongs to this owner."""
-        for live in [a for a in self.live if a.owner is owner]:
-            self._end(live)
+        self._end([a for a in self.live if a.owner is owner])
 
     def advance(self) -> list[Live]:
         """One step; the programs that are done with it. Raises what the executor raises; then nothing has moved."""
         chosen = self._choose()
         if not chosen:
             return []
-        before = [len(a.paths) for a in chosen]
+        before = [len(a.own) for a in chosen]
         try:
             step = self._step(chosen)
             grown = self.grower.grow(step)
@@ -69,19 +71,16 @@ class Decoder:
                 self._shorten(live, n)
             raise
         done: list[Live] = []
-        reads, sound = _reads(grown, step)
-        at = 0
-        for live, n in zip(chosen, before):
-            fresh, until = len(live.paths) - n, at + len(live.program.wanted)
+        for live, n, (reads, finite) in zip(chosen, before, _reads(grown, step, chosen)):
+            fresh = len(live.own) - n
             live.rows += fresh
             live.seconds += grown.seconds * fresh / max(1, step.rows)
-            live.finite = all(sound[at:until])
-            if live.finite:
-                live.program.feed(reads[at:until])
-            if not live.finite or not live.program.wanted:
-                self._end(live)
+            live.finite = finite
+            if finite:
+                live.program.feed(reads)
+            if not finite or not live.program.wanted:
                 done.append(live)
-            at = until
+        self._end(done)
         return done
 
     def _choose(self) -> list[Live]:
@@ -101,55 +100,82 @@ class Decoder:
         trunks = list({id(a.below.trunk): a.below.trunk for a in chosen}.values())
         automata = list({id(a.program.automaton): a.program.automaton for a in chosen}.values())
         trunk_of, automaton_of = ({id(x): i for i, x in enumerate(xs)} for xs in (trunks, automata))
-        rows: list[tuple[int, int]] = []  # trunk, token
-        paths: list[list[int]] = []
-        reads: list[tuple[int, int, int]] = []  # row, automaton, state
-        picks: list[Sequence[int]] = []
-        for live in chosen:
-            program, known = live.program, len(live.paths)
-            first = len(rows) - known
-            for token, parent in zip(program.token[known:], program.parent[known:]):
-                live.paths.append([*(live.paths[parent] if parent >= 0 else ()), self._row()])
-                rows.append((trunk_of[id(live.below.trunk)], token))
-            paths += live.paths[known:]
-            for want in program.wanted:
-                if want.row < known:
-                    raise AssertionError("a row is read in the step that computes it")
-                reads.append((first + want.row, automaton_of[id(program.automaton)], want.state))
-                picks.append(want.picks)
-        length = np.array([len(p) for p in paths], np.int32)
-        path = np.full((len(paths), int(length.max())), -1, np.int64)
-        for i, p in enumerate(paths):
-            path[i, : len(p)] = p
-        trunk, token = np.array(rows, np.int32).T
+        fresh = [a.fresh for a in chosen]
+        rows = self._rows(sum(fresh))
+        above: list[int] = []
+        token: list[int] = []
+        for live, n, end in zip(chosen, fresh, itertools.accumulate(fresh)):
+            program, own = live.program, live.own
+            until = len(program.token) - n
+            own += rows[end - n : end]
+            above += [own[parent + 1] for parent in program.parent[until:]]
+            token += program.token[until:]
+        path = self._paths(np.array(rows, np.int64), np.array(above, np.int64))
         base = np.array(list({id(a.below.trunk): a.below.length for a in chosen}.values()), np.int32)
-        read, automaton, state = np.array(reads, np.int32).reshape(-1, 3).T
-        counts = np.cumsum([0, *map(len, picks)]).astype(np.int64)
+        trunk = np.repeat(np.array([trunk_of[id(a.below.trunk)] for a in chosen], np.int32), fresh)
+        wanted = [want for a in chosen for want in a.program.wanted]
+        wants = [len(a.program.wanted) for a in chosen]
+        known = np.array([len(a.program.token) for a in chosen]) - fresh
+        row = np.array([want.row for want in wanted], np.int64)
+        if (row < np.repeat(known, wants)).any():
+            raise AssertionError("a row is read in the step that computes it")
+        picks = [want.picks for want in wanted]
         return Step(
-            tuple(trunks), base, trunk, token, base[trunk] + length - 1, path, read.astype(np.int64), tuple(automata), automaton, state,
-            counts, np.array([t for p in picks for t in p], np.int32), max(a.program.top for a in chosen),
+            tuple(trunks), base, trunk, np.array(token, np.int32), base[trunk] + (path >= 0).sum(1, dtype=np.int32) - 1, path,
+            row + np.repeat(np.cumsum(fresh) - fresh - known, wants), tuple(automata),
+            np.repeat(np.array([automaton_of[id(a.program.automaton)] for a in chosen], np.int32), wants),
+            np.array([want.state for want in wanted], np.int32), np.cumsum([0, *map(len, picks)]).astype(np.int64),
+            np.array(list(itertools.chain.from_iterable(picks)), np.int32), max(a.program.top for a in chosen),
         )  # fmt: skip
 
-    def _row(self) -> int:
-        if self.free:
-            return self.free.pop()
-        self.used += 1
-        return self.used - 1
+    def _rows(self, n: int) -> list[int]:
+        """Own rows that are free; those that came free last are the first."""
+        kept = max(0, len(self.free) - n)
+        rows = self.free[kept:][::-1]
+        del self.free[kept:]
+        fresh = n - len(rows)
+        rows += range(self.used, self.used + fresh)
+        self.used += fresh
+        if self.used >= len(self.above):
+            self.above = np.concatenate([self.above, np.full(self.used, -1, np.int64)])
+        return rows
 
-    def _shorten(self, live: Live, rows: int) -> None:
-        self.free += [p[-1] for p in live.paths[rows:]]
-        del live.paths[rows:]
+    def _paths(self, rows: I64, above: I64) -> I64:
+        """[n, L] as Step.path, for rows below `above`: all of them walk upwards together."""
+        self.above[rows] = above
+        levels = [rows]
+        while (above >= 0).any():
+            levels.append(above)
+            above = self.above[above]
+        upwards = np.stack(levels[::-1], 1)  # as it is to be, but that each row's padding stands in front
+        there = upwards >= 0
+        path = np.full_like(upwards, -1)
+        path[np.arange(len(levels)) < there.sum(1)[:, None]] = upwards[there]
+        return path
 
-    def _end(self, live: Live) -> None:
-        self._shorten(live, 0)
-        self.live.remove(live)
+    def _shorten(self, live: Live, known: int) -> None:
+        self.free += live.own[known:]
+        del live.own[known:]
+
+    def _end(self, done: Sequence[Live]) -> None:
+        for live in done:
+            self._shorten(live, 1)
+        gone = set(map(id, done))
+        self.live = [a for a in self.live if id(a) not in gone]
 
 
-def _reads(grown: Grown, step: Step) -> tuple[list[Read], list[bool]]:
-    """Each read as plain numbers, and whether it is finite. -inf stands only where there is no extension."""
+def _reads(grown: Grown, step: Step, chosen: Sequence[Live]) -> list[tuple[list[Read], bool]]:
+    """Each program's reads as plain numbers, and whether they are finite. -inf stands only where there is no extension."""
     sound = np.isfinite(np.where(grown.token >= 0, grown.logprob, 0.0)).all(1) & np.isfinite(grown.first) & np.isfinite(grown.second)
     bad = np.flatnonzero(~np.isfinite(grown.pick))
     sound[np.searchsorted(step.pick_ptr, bad, side="right") - 1] = False
-    pick, ptr = grown.pick.tolist(), step.pick_ptr.tolist()
-    columns = zip(grown.token.tolist(), grown.logprob.tolist(), grown.first.tolist(), grown.second.tolist(), ptr, ptr[1:])
-    return [Read(t, p, a, b, pick[lo:hi]) for t, p, a, b, lo, hi in columns], sound.tolist()
+    pick, ptr, finite = grown.pick.tolist(), step.pick_ptr.tolist(), sound.tolist()
+    picks = [pick[lo:hi] for lo, hi in itertools.pairwise(ptr)]
+    first, second = grown.first.tolist(), grown.second.tolist()
+    out: list[tuple[list[Read], bool]] = []
+    hi = 0
+    for live in chosen:
+        top, lo, hi = live.program.top, hi, hi + len(live.program.wanted)
+        token, logprob = (x[lo:hi, :top].tolist() if top else [()] * (hi - lo) for x in (grown.token, grown.logprob))
+        out.append((list(map(Read, token, logprob, first[lo:hi], second[lo:hi], picks[lo:hi])), all(finite[lo:hi])))
+    return out

@@ -49,13 +49,10 @@ class Program(ABC):
     def __init__(self, template: Sequence[int], automaton: Automaton) -> None:
         """template: at least one token."""
         self.automaton = automaton
-        self.token: list[int] = []
-        self.parent: list[int] = []
+        self.token = list(template)
+        self.parent = list(range(-1, len(self.token) - 1))
+        self.stem = len(self.token) - 1  # the template's last row
         self.endings: list[Ending] = []
-        last = -1
-        for t in template:
-            last = self.add(t, last)
-        self.stem = last  # the template's last row
         self.wanted: list[Wanted] = []
 
     def add(self, token: int, parent: int) -> int:
