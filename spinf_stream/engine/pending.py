@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from spinf_stream.engine.seam import HOWS, Copies, Found, NonFinite, PassInput, PassOutput, TreeOutput
 from spinf_stream.questions.plan import I32
-from spinf_stream.slots.copying import Copy, CopyNumbers, CopyText
+from spinf_stream.slots.automaton import Automaton
+from spinf_stream.slots.copying import Copy, CopyNumbers, CopyText, Pieces, Spellings
 from spinf_stream.slots.decoding import Live
 from spinf_stream.slots.generate import Generate
 from spinf_stream.slots.plan import Slot, SlotPlan
 from spinf_stream.slots.program import Ending, Program
 from spinf_stream.slots.search import Search
 
+_Kind = TypeVar("_Kind", Spellings, Pieces)
 _HOW = {"search": 0, "copy_numbers": 1, "copy_text": 1, "generate": 2}  # into HOWS
 
 
@@ -59,32 +62,47 @@ class PendingPass:
 
 
 def programs(plan: SlotPlan, batch: PassInput, tree: int) -> list[Program]:
-    """One a slot of the tree."""
+    """One a slot of the tree. Raises ValueError for a slot that lacks what its kind needs."""
     ids = batch.ids[batch.start[tree] : batch.start[tree + 1]]
-    return [program(slot, plan, ids, _entry(batch.copies, tree, i)) for i, slot in enumerate(plan.slots)]
+    copied = Copied(batch.copies, tree)
+    return [program(slot, plan.automata[slot.automaton], ids, copied, i) for i, slot in enumerate(plan.slots)]
 
 
-def program(slot: Slot, plan: SlotPlan, ids: I32, copy: Copy | None) -> Program:
-    """ids: the trunk's. Raises ValueError for a slot that lacks what its kind needs."""
-    automaton, template = plan.automata[slot.automaton], slot.template.tolist()
+def program(slot: Slot, automaton: Automaton, ids: I32, copied: Copied, index: int) -> Program:
+    """ids: the trunk's. index: of the slot."""
+    template = slot.template.tolist()
     if slot.how == "search":
         return Search(template, automaton, slot.max_tokens)
     if slot.how == "generate":
         if slot.sampling is None:
             raise ValueError("a generated slot says how")
         return Generate(template, automaton, slot.max_tokens, slot.sampling, sample_key(slot, ids))
-    if copy is None:
-        raise ValueError("a copy-only slot comes with what may be copied")
     if slot.how == "copy_numbers":
-        return CopyNumbers(template, automaton, copy)
-    return CopyText(template, automaton, slot.max_tokens, copy)
+        return CopyNumbers(template, copied.of(index, automaton, Spellings))
+    return CopyText(template, slot.max_tokens, copied.of(index, automaton, Pieces))
 
 
-def _entry(copies: Copies | None, tree: int, slot: int) -> Copy | None:
-    if copies is None:
-        return None
-    at = np.flatnonzero((copies.tree == tree) & (copies.slot == slot))
-    return Copy.of(copies, int(at[0])) if len(at) else None
+class Copied:
+    """What the slots of one tree may copy. Slots that may copy the same share what is made of it."""
+
+    def __init__(self, copies: Copies | None, tree: int) -> None:
+        self.copies = copies
+        self.entry: dict[int, int] = {}  # slot -> entry of copies
+        if copies is not None:
+            lo, hi = np.searchsorted(copies.tree, [tree, tree + 1]).tolist()
+            self.entry = dict(zip(copies.slot[lo:hi].tolist(), range(lo, hi)))
+        self.made: dict[tuple[Any, ...], Any] = {}
+
+    def of(self, slot: int, automaton: Automaton, kind: type[_Kind]) -> _Kind:
+        """kind: Spellings or Pieces."""
+        if self.copies is None or slot not in self.entry:
+            raise ValueError("a copy-only slot comes with what may be copied")
+        copy: Copy = Copy.of(self.copies, self.entry[slot])
+        key = (kind, id(automaton), *(column.tobytes() for column in copy))
+        if key not in self.made:
+            self.made[key] = kind(automaton, copy)
+        made: _Kind = self.made[key]
+        return made
 
 
 def sample_key(slot: Slot, ids: I32) -> tuple[int, int]:

@@ -8,7 +8,7 @@ unsure model has an answer.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,78 +37,127 @@ class Copy(NamedTuple):
         return cls(copies.token[at], copies.link[at], copies.state[at], copies.ends[at])
 
 
+class Spellings:
+    """The candidate numbers of an article, read once for all slots that may copy them. A node -1 stands for the template; its
+    entry of each list is the last."""
+
+    def __init__(self, automaton: Automaton, copy: Copy) -> None:
+        self.automaton = automaton
+        self.token, self.parent, self.ends = copy.token.tolist(), copy.link.tolist(), [*copy.ends.tolist(), False]
+        self.state = [*copy.state.tolist(), 0]
+        n = len(self.token)
+        self.below: list[list[int]] = [[] for _ in range(n + 1)]  # children
+        self.path: list[tuple[int, ...]] = [()] * (n + 1)
+        for node, parent in enumerate(self.parent):
+            self.below[parent].append(node)
+            self.path[node] = (*self.path[parent], self.token[node])
+        self.following = [[self.token[c] for c in below] for below in self.below]  # children's tokens
+        self.until = list(range(1, n + 1))  # nodes are in pre-order: those of a subtree are node .. until-1
+        for node in range(n - 1, -1, -1):
+            if (parent := self.parent[node]) >= 0:
+                self.until[parent] = max(self.until[parent], self.until[node])
+        self.marks = [self._marks(node) for node in range(n)]
+        self.beginnings, self.closed = self._beginnings()
+
+    def _marks(self, node: int) -> list[tuple[int, int]]:
+        """(place among the children, child) of those that are a comma, point or space after a finished number."""
+        if not self.ends[node]:
+            return []
+        second, column, state = self.automaton.second, self.automaton.column, self.state[node]
+        at = [column.get(t) for t in self.following[node]]
+        return [(k, child) for k, child in enumerate(self.below[node]) if (c := at[k]) is not None and second[state, c]]
+
+    def _beginnings(self) -> tuple[list[int], list[int]]:
+        """(what numbers begin with, from the template on; the nodes below it)."""
+        out, closed, todo = [-1], [], list(self.below[-1])
+        for node in todo:  # which grows
+            if self.automaton.final[self.state[node]] or not self.below[node] or len(out) > BEGINNINGS:
+                closed.append(node)
+            else:
+                out.append(node)
+                todo += self.below[node]
+        return out, closed
+
+
 class CopyNumbers(Program):
     """First what numbers begin with (space, sign, currency), then whole numbers below the likely beginnings, until what was
     left out is less probable than REL_P of the best answer. Without candidates nothing is wanted: there is no answer."""
 
-    def __init__(self, template: Sequence[int], automaton: Automaton, copy: Copy) -> None:
-        super().__init__(template, automaton)
-        self.node_token, self.state = copy.token.tolist(), copy.state.tolist()
-        self.candidate = copy.ends.tolist()
-        self.below: dict[int, list[int]] = {-1: []}  # node -> children, -1 = the template
-        for node, link in enumerate(copy.link.tolist()):
-            self.below[node] = []
-            self.below[link].append(node)
-        self.row = {-1: self.stem}  # node -> its row, once it is asked for
-        self.path: dict[int, tuple[tuple[int, ...], float]] = {-1: ((), 0.0)}
-        self.closed: list[int] = []  # nodes with nothing below them asked for yet
+    def __init__(self, template: Sequence[int], spellings: Spellings) -> None:
+        super().__init__(template, spellings.automaton)
+        self.spellings = spellings
+        n = len(spellings.token)
+        self.row = [self.stem] * (n + 1)  # of each node, once it is asked for; the last is the template's
+        self.logprob = [0.0] * (n + 1)  # of each node's path, once its parent is read
+        self.closed = spellings.closed  # nodes with nothing below them asked for yet
         self.best = -math.inf
         self.asked: list[int] = []
-        if self.below[-1]:
-            self._ask(self._beginnings())
-
-    def _beginnings(self) -> list[int]:
-        out, todo = [-1], list(self.below[-1])
-        while todo:
-            node = todo.pop(0)
-            if self.automaton.final[self.state[node]] or not self.below[node] or len(out) > BEGINNINGS:
-                self.closed.append(node)
-            else:
-                out.append(node)
-                todo += self.below[node]
-        return out
+        if n:
+            self._ask(spellings.beginnings)
 
     def _ask(self, nodes: list[int]) -> None:
         """Parents before their children."""
-        parent = {c: n for n in self.below for c in self.below[n]}
-        for node in nodes:
-            if node not in self.row:
-                self.row[node] = self.add(self.node_token[node], self.row[parent[node]])
+        s, row = self.spellings, self.row
+        new = [n for n in nodes if n >= 0]
+        for at, node in enumerate(new, len(self.token)):
+            row[node] = at
+        self.token += [s.token[n] for n in new]
+        self.parent += [row[s.parent[n]] for n in new]
         self.asked = nodes
-        self.wanted = [Wanted(self.row[n], self.state[n] if n >= 0 else 0, [self.node_token[c] for c in self.below[n]]) for n in nodes]
+        self.wanted = [Wanted(row[n], s.state[n], s.following[n]) for n in nodes]
 
     def feed(self, reads: Sequence[Read]) -> None:
+        """A comma, point or space after a number is taken for its end, except for the part of it after which a candidate's
+        digits follow."""
+        s, logprob, best = self.spellings, self.logprob, self.best
         of = dict(zip(self.asked, reads))
-        for node in self.asked:
-            tokens, logprob = self.path[node]
-            for child, p in zip(self.below[node], of[node].pick):
-                self.path[child] = (*tokens, self.node_token[child]), logprob + p
-            if node >= 0 and self.candidate[node]:
-                self.endings.append(Ending(tokens, logprob + math.log(self._end(node, of))))
-                self.best = max(self.best, self.endings[-1].logprob)
+        for node, read in of.items():
+            so_far = logprob[node]
+            for child, p in zip(s.below[node], read.pick):
+                logprob[child] = so_far + p
+            if s.ends[node]:
+                end = 1.0 - (read.first - read.second)
+                for k, child in s.marks[node]:
+                    end -= math.exp(read.pick[k]) * of[child].first
+                ended = so_far + math.log(max(end, FLOOR))
+                self.endings.append(Ending(s.path[node], ended))
+                best = max(best, ended)
+        self.best = best
         self._go_on()
 
     def _go_on(self) -> None:
-        bar = self.best if self.endings else max((self.path[n][1] for n in self.closed), default=0.0)
-        likely = [n for n in self.closed if self.path[n][1] >= bar + math.log(REL_P)]
-        self.closed = [n for n in self.closed if n not in likely]
-        self._ask([n for top in likely for n in self._whole(top)])
+        bar = self.best if self.endings else max((self.logprob[n] for n in self.closed), default=0.0)
+        least = bar + math.log(REL_P)
+        likely = [n for n in self.closed if self.logprob[n] >= least]
+        self.closed = [n for n in self.closed if self.logprob[n] < least]
+        self._ask([n for top in likely for n in range(top, self.spellings.until[top])])
 
-    def _whole(self, node: int) -> Iterator[int]:
-        yield node
-        for child in self.below[node]:
-            yield from self._whole(child)
 
-    def _end(self, node: int, of: dict[int, Read]) -> float:
-        """P(the number ends here). A comma, point or space after it is taken for the end of the number, except for the part
-        of it after which a candidate's digits follow."""
-        read = of[node]
-        p = 1.0 - (read.first - read.second)
-        for k, child in enumerate(self.below[node]):
-            at = self.automaton.column.get(self.node_token[child])
-            if at is not None and self.automaton.second[self.state[node], at]:
-                p -= math.exp(read.pick[k]) * of[child].first
-        return max(p, FLOOR)
+class Pieces:
+    """The pieces of an article, read once for all slots that may copy them."""
+
+    def __init__(self, automaton: Automaton, copy: Copy) -> None:
+        self.automaton = automaton
+        self.stream: list[int] = [*copy.token.tolist(), -1]
+        begins: dict[int, list[int]] = {}
+        places = np.flatnonzero(copy.link >= 0)
+        for place, first in zip(places.tolist(), copy.link[places].tolist()):
+            begins.setdefault(first, []).append(place)
+        self.any = bool(begins)
+        self.below: dict[tuple[int, ...], dict[int, list[int]]] = {(): self._usable(0, begins)}  # path -> next token -> places where that token stands
+
+    def following(self, path: tuple[int, ...], state: int) -> dict[int, list[int]]:
+        """By token, ascending; `state` is the automaton's after the path."""
+        if path not in self.below:
+            found: dict[int, list[int]] = {}
+            for place in self.below[path[:-1]][path[-1]]:
+                if (token := self.stream[place + 1]) >= 0:
+                    found.setdefault(token, []).append(place + 1)
+            self.below[path] = self._usable(state, found)
+        return self.below[path]
+
+    def _usable(self, state: int, found: dict[int, list[int]]) -> dict[int, list[int]]:
+        return {t: found[t] for t in sorted(found) if self.automaton.after(state, t) != NEVER}
 
 
 class CopyText(Search):
@@ -118,19 +167,13 @@ class CopyText(Search):
 
     top = 0
 
-    def __init__(self, template: Sequence[int], automaton: Automaton, max_tokens: int, copy: Copy) -> None:
+    def __init__(self, template: Sequence[int], max_tokens: int, pieces: Pieces) -> None:
         self.max_tokens = max_tokens
-        self.stream: list[int] = copy.token.tolist()
-        self.below: dict[tuple[int, ...], dict[int, list[int]]] = {}  # path -> next token -> places where that token stands
+        self.pieces = pieces
         self.rows: dict[tuple[int, ...], int] = {}
         self.known: dict[int, Read] = {}  # row -> what was read there
-        begins: dict[int, list[int]] = {}
-        for place, first in enumerate(copy.link.tolist()):
-            if first >= 0:
-                begins.setdefault(first, []).append(place)
-        self.below[()] = self._usable(automaton, 0, begins)
-        super().__init__(template, automaton, max_tokens)
-        if not begins:
+        super().__init__(template, pieces.automaton, max_tokens)
+        if not pieces.any:
             self.beams, self.wanted = [], []
 
     def feed(self, reads: Sequence[Read]) -> None:
@@ -146,7 +189,7 @@ class CopyText(Search):
 
     def _open(self, path: tuple[int, ...], row: int, state: int, ahead: int) -> None:
         """Ask for a row, and for those below it while there is one way on."""
-        following = self._following(path, state)
+        following = self.pieces.following(path, state)
         if row not in self.known:
             self.wanted.append(Wanted(row, state, list(following)))
         if not path or not ahead or len(path) == self.max_tokens or len(following) != 1:
@@ -156,19 +199,6 @@ class CopyText(Search):
         if self.automaton.open[after]:
             self._open((*path, token), self._of(path, row, token), after, ahead - 1)
 
-    def _following(self, path: tuple[int, ...], state: int) -> dict[int, list[int]]:
-        if path not in self.below:
-            found: dict[int, list[int]] = {}
-            for place in self.below[path[:-1]][path[-1]]:
-                if place + 1 < len(self.stream) and (token := self.stream[place + 1]) >= 0:
-                    found.setdefault(token, []).append(place + 1)
-            self.below[path] = self._usable(self.automaton, state, found)
-        return self.below[path]
-
-    @staticmethod
-    def _usable(automaton: Automaton, state: int, found: dict[int, list[int]]) -> dict[int, list[int]]:
-        return {t: found[t] for t in sorted(found) if automaton.after(state, t) != NEVER}
-
     def _of(self, path: tuple[int, ...], row: int, token: int) -> int:
         longer = (*path, token)
         if longer not in self.rows:
@@ -176,7 +206,7 @@ class CopyText(Search):
         return self.rows[longer]
 
     def _extensions(self, beam: Beam, read: Read) -> Iterable[tuple[int, float]]:
-        return zip(self._following(beam.tokens, beam.state), read.pick)
+        return zip(self.pieces.following(beam.tokens, beam.state), read.pick)
 
     def _floor(self, likeliest: float) -> float:
         return math.log(REL_P) + max(likeliest, math.log(self.best) if self.best > 0 else -math.inf)
