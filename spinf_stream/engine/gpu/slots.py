@@ -44,17 +44,16 @@ def own_slots(chunk: Chunk) -> Own:
 
 def runs(lengths: Sequence[int]) -> tuple[I64, int]:
     """(first slot of each path, slots in all)."""
-    start = np.zeros(len(lengths), np.int64)
-    at = 0
-    for i, length in enumerate(lengths):
-        at = up(at, ALIGN)
+    start = []
+    at = 0  # a multiple of ALIGN
+    for length in lengths:
         if length > HALF:
-            at = up(at, BLOCK)
-        elif at % HALF + length > HALF:
-            at = up(at, HALF)
-        start[i] = at
-        at += length
-    return start, up(at, BLOCK)
+            at = -(-at // BLOCK) * BLOCK
+        elif length > ALIGN:  # a shorter one fits wherever it begins
+            at = -(-at // HALF) * HALF
+        start.append(at)
+        at += -(-length // ALIGN) * ALIGN
+    return np.array(start, np.int64), up(at, BLOCK)
 
 
 def up(n: int, to: int) -> int:

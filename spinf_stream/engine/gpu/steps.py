@@ -9,6 +9,7 @@ path in the other's. So a row's bits are its path's own: the same alone, among o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -37,31 +38,39 @@ class Paths(NamedTuple):
 
 def paths(step: Step) -> Paths:
     n = step.rows
-    length = (step.path >= 0).sum(1)
+    length, own = _ends(step)
     at = np.arange(n)
-    own = step.path[at, length - 1]
-    row_of = np.full(int(own.max()) + 1, -1, np.int64)
+    row_of = np.full(int(step.path.max()) + 2, -1, np.int64)  # the last answers for -1
     row_of[own] = at
-    above = np.where(length > 1, step.path[at, np.maximum(length - 2, 0)], -1)
-    parent = np.where((above >= 0) & (above < len(row_of)), row_of[np.minimum(above, len(row_of) - 1)], -1)  # in this step, else -1
-    leaf = np.ones(n, np.bool_)
-    leaf[parent[parent >= 0]] = False
+    parent = row_of[np.where(length > 1, step.path[at, length - 2], -1)]  # in this step, else -1
+    below = at.copy()  # the first row below each, itself where there is none
+    child = np.flatnonzero(parent >= 0)[::-1]
+    below[parent[child]] = child  # of several the last that is written stays: the first
+    leaves = np.flatnonzero(below == at)
+    count = length[leaves]
+    lengths = count.tolist()
+    starts: list[I64] = []
+    size = 0
+    for lo, hi in itertools.pairwise(np.searchsorted(leaves, _bounds(step.trunk)).tolist()):
+        begin, slots = runs(lengths[lo:hi])
+        starts.append(begin + size)
+        size += slots
+    start = np.concatenate(starts)
     first = np.zeros(n, np.int64)
-    parts: list[I64] = []
-    base = 0
-    for rows in np.split(at, np.flatnonzero(np.diff(step.trunk)) + 1):
-        leaves = rows[leaf[rows]]
-        start, size = runs(length[leaves].tolist())
-        source = np.full(size, ZERO, np.int64)
-        count = length[leaves]
-        within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        source[np.repeat(start, count) + within] = step.path[np.repeat(leaves, count), within] + FIRST
-        first[leaves] = start + base
-        parts.append(source)
-        base += size
-    for i in np.flatnonzero(parent >= 0)[::-1].tolist():  # below before above
-        first[parent[i]] = first[i]
-    return Paths(np.concatenate(parts), first)
+    first[leaves] = start
+    while not np.array_equal(below, further := below[below]):
+        below = further
+    source = np.full(size, ZERO, np.int64)
+    on_path = step.path[leaves]
+    there = on_path >= 0
+    source[(start[:, None] + np.arange(on_path.shape[1]))[there]] = on_path[there] + FIRST
+    return Paths(source, first[below])
+
+
+def _ends(step: Step) -> tuple[I64, I64]:
+    """Tokens of each row's path, and the row's own row, which is the last of it."""
+    length = (step.position - step.length[step.trunk] + 1).astype(np.int64)
+    return length, step.path[np.arange(step.rows), length - 1]
 
 
 class Shape(NamedTuple):
@@ -88,16 +97,16 @@ def arrays(
     starts: the first slot of each trunk. range_first: of the step's range.
     """
     n = step.rows
-    length = (step.path >= 0).sum(1).astype(np.int32)
+    length, own = _ends(step)
     start = np.array(starts, np.int32)
     places = Places(
-        np.arange(n, dtype=np.int32), start[step.trunk], step.length[step.trunk].astype(np.int32), length - 1,
+        np.arange(n, dtype=np.int32), start[step.trunk], step.length[step.trunk].astype(np.int32), (length - 1).astype(np.int32),
         (of.first + range_first).astype(np.int32), start.astype(np.int64),
     )  # fmt: skip
     rows, reads = (n, len(step.read)) if padded is None else (padded.rows, padded.rows)
     out: dict[str, np.ndarray] = {
         "token": _to(step.token, rows), "position": _to(step.position, rows), "slot_row": np.arange(rows, dtype=np.int32),
-        "own": _to(step.path[np.arange(n), length - 1] + FIRST, rows, TRASH), "read": _to(step.read, reads),
+        "own": _to(own + FIRST, rows, TRASH), "read": _to(step.read, reads),
         "source": of.source if padded is None else _to(of.source, padded.slots, ZERO),
     }  # fmt: skip
     groups = len(step.trunks) if padded is None else padded.trunks
