@@ -46,7 +46,13 @@ class Automaton:
     def after(self, state: int, token: int) -> int:
         """The state after a token; NEVER where it does not extend."""
         at = self.column.get(token, -1)
-        return int(self.step[state, at]) if at >= 0 else NEVER
+        return self.step.item(state, at) if at >= 0 else NEVER
+
+    @functools.cached_property
+    def closing(self) -> frozenset[int]:
+        """Tokens that lead, from some state, to one that none extends."""
+        closed = np.append(~self.open, False)  # the last answers for NEVER
+        return frozenset(self.token[closed[self.step].any(0)].tolist())
 
     @functools.cached_property
     def column(self) -> Mapping[int, int]:

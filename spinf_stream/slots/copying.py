@@ -148,13 +148,14 @@ class Pieces:
 
     def following(self, path: tuple[int, ...], state: int) -> dict[int, list[int]]:
         """By token, ascending; `state` is the automaton's after the path."""
-        if path not in self.below:
+        known = self.below.get(path)
+        if known is None:
             found: dict[int, list[int]] = {}
             for place in self.below[path[:-1]][path[-1]]:
                 if (token := self.stream[place + 1]) >= 0:
                     found.setdefault(token, []).append(place + 1)
-            self.below[path] = self._usable(state, found)
-        return self.below[path]
+            known = self.below[path] = self._usable(state, found)
+        return known
 
     def _usable(self, state: int, found: dict[int, list[int]]) -> dict[int, list[int]]:
         return {t: found[t] for t in sorted(found) if self.automaton.after(state, t) != NEVER}
@@ -196,14 +197,16 @@ class CopyText(Search):
             return
         (token,) = following
         after = self.automaton.after(state, token)
-        if self.automaton.open[after]:
-            self._open((*path, token), self._of(path, row, token), after, ahead - 1)
+        if self.automaton.open.item(after):
+            longer = (*path, token)
+            self._open(longer, self._of(longer, row), after, ahead - 1)
 
-    def _of(self, path: tuple[int, ...], row: int, token: int) -> int:
-        longer = (*path, token)
-        if longer not in self.rows:
-            self.rows[longer] = self.add(token, row)
-        return self.rows[longer]
+    def _of(self, path: tuple[int, ...], above: int) -> int:
+        """The row of a path, `above` that of the path without its last token."""
+        row = self.rows.get(path)
+        if row is None:
+            row = self.rows[path] = self.add(path[-1], above)
+        return row
 
     def _extensions(self, beam: Beam, read: Read) -> Iterable[tuple[int, float]]:
         return zip(self.pieces.following(beam.tokens, beam.state), read.pick)
@@ -211,5 +214,5 @@ class CopyText(Search):
     def _floor(self, likeliest: float) -> float:
         return math.log(REL_P) + max(likeliest, math.log(self.best) if self.best > 0 else -math.inf)
 
-    def _row(self, beam: Beam, token: int) -> int:
-        return self._of(beam.tokens, beam.row, token)
+    def _row(self, beam: Beam, tokens: tuple[int, ...]) -> int:
+        return self._of(tokens, beam.row)

@@ -9,6 +9,7 @@ At temperature 0 the i-th of n sequences begins with the i-th most probable toke
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spinf_stream.slots.automaton import Automaton
-from spinf_stream.slots.draws import uniform
+from spinf_stream.slots.draws import uniforms
 from spinf_stream.slots.plan import Sampling
 from spinf_stream.slots.program import Ending, Program, Read, Wanted
 
@@ -37,9 +38,10 @@ class Generate(Program):
     ) -> None:
         """key: two 64-bit numbers that stand for the article, the slot and the seed."""
         super().__init__(template, automaton)
-        self.how, self.key, self.max_tokens = how, key, max_tokens
+        self.how, self.max_tokens = how, max_tokens
         self.top = max(how.top_k, 1) if how.temperature > 0 else how.n
         self.sequences = how.n
+        self.uniform = [uniforms(key, i, max_tokens) for i in range(how.n)] if how.temperature > 0 else []
         self.step = 0
         self.running = [Running(i, self.stem, 0, (), 0.0) for i in range(how.n)]
         self.ended: dict[int, Ending] = {}
@@ -53,11 +55,11 @@ class Generate(Program):
             token, logprob = self._choose(s, read)
             tokens, total = (*s.tokens, token), s.logprob + logprob
             if token == END:
-                taken = int(self.automaton.taken[s.state]) if read.second > read.first else 0
+                taken = self.automaton.taken.item(s.state) if read.second > read.first else 0
                 self.ended[s.number] = Ending(s.tokens, total, taken)
                 continue
             state = self.automaton.after(s.state, token)
-            if not self.automaton.open[state]:
+            if not self.automaton.open.item(state):
                 self.ended[s.number] = Ending(tokens, total)
             elif len(tokens) == self.max_tokens:
                 self.ended[s.number] = Ending(tokens, total, 0, False)
@@ -73,20 +75,22 @@ class Generate(Program):
         """(token or END, its log-probability)."""
         stop = read.first + read.second
         end = math.log(stop) if stop > 0 else -math.inf
-        tokens = [(t, p) for t, p in zip(read.token[: self.top], read.logprob[: self.top]) if t >= 0]
-        if self.how.temperature == 0:
-            if self.step == 0 and s.number < len(tokens):
-                ranked = [(END, end), *tokens] if not tokens or end >= tokens[0][1] else tokens
-                return ranked[s.number]
-            return (END, end) if not tokens or end >= tokens[0][1] else tokens[0]
-        return self._draw(s.number, [(END, end), *tokens])
+        if self.how.temperature > 0:
+            return self._draw(s.number, end, read)
+        tokens = [(t, p) for t, p in zip(read.token, read.logprob) if t >= 0]
+        if self.step == 0 and s.number < len(tokens):
+            ranked = [(END, end), *tokens] if not tokens or end >= tokens[0][1] else tokens
+            return ranked[s.number]
+        return (END, end) if not tokens or end >= tokens[0][1] else tokens[0]
 
-    def _draw(self, sequence: int, choices: list[tuple[int, float]]) -> tuple[int, float]:
-        choices.sort(key=lambda c: (-c[1], c[0]))
-        logs = np.array([c[1] for c in choices]) / self.how.temperature
+    def _draw(self, sequence: int, end: float, read: Read) -> tuple[int, float]:
+        choices = [(-end, END), *[(-p, t) for t, p in zip(read.token, read.logprob) if t >= 0]]
+        choices.sort()
+        logs = np.array([c[0] for c in choices]) / -self.how.temperature
         p = np.exp(logs - logs[0])
         p /= p.sum()
-        mass = np.cumsum(p)
-        kept = min(int(np.searchsorted(mass, self.how.top_p - 1e-12)) + 1, len(p))  # the smallest set that reaches top_p
-        at = uniform(self.key, sequence, self.step) * mass[kept - 1]
-        return choices[min(int(np.searchsorted(mass[:kept], at, side="right")), kept - 1)]
+        mass = p.cumsum().tolist()
+        kept = min(bisect.bisect_left(mass, self.how.top_p - 1e-12) + 1, len(mass))  # the smallest set that reaches top_p
+        at = self.uniform[sequence][self.step] * mass[kept - 1]
+        minus, token = choices[min(bisect.bisect_right(mass, at, 0, kept), kept - 1)]
+        return token, -minus

@@ -63,7 +63,3 @@ class Program(ABC):
     @abstractmethod
     def feed(self, reads: Sequence[Read]) -> None:
         """reads: one for each of `wanted`, in order."""
-
-    def rest(self, read: Read) -> float:
-        """P(a number ends here), before marks are weighed."""
-        return max(1.0 - read.first, FLOOR)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from spinf_stream.slots.automaton import NEVER, Automaton
 from spinf_stream.slots.plan import BEAM, MIN_P, REL_P
-from spinf_stream.slots.program import Ending, Program, Read, Wanted
+from spinf_stream.slots.program import FLOOR, Ending, Program, Read, Wanted
 
 
 class Beam(NamedTuple):
@@ -49,47 +49,49 @@ class Search(Program):
         self.left -= 1
 
     def _extensions(self, beam: Beam, read: Read) -> Iterable[tuple[int, float]]:
-        return [(t, p) for t, p in zip(read.token[:BEAM], read.logprob[:BEAM]) if t >= 0]
+        """(token, its log-probability); a token -1 is none."""
+        return zip(read.token, read.logprob)
 
     def _floor(self, likeliest: float) -> float:
         """Log-probability under which a path is not followed; `likeliest` is that of the most probable one."""
         return math.log(max(MIN_P, REL_P * self.best))
 
-    def _row(self, beam: Beam, token: int) -> int:
-        return self.add(token, beam.row)
+    def _row(self, beam: Beam, tokens: tuple[int, ...]) -> int:
+        """Of the path that a beam goes on to."""
+        return self.add(tokens[-1], beam.row)
 
     def _end(self, beam: Beam, read: Read) -> None:
         a = self.automaton
-        if a.rest:
-            p = self.rest(read)
-            self._ending(beam.tokens, beam.logprob + math.log(p), 0, bool(a.final[beam.state]))
+        if a.rest:  # P(a number ends here), before marks are weighed
+            self._ending(beam.tokens, beam.logprob + math.log(max(1.0 - read.first, FLOOR)), 0, a.final.item(beam.state))
             return
-        taken = int(a.taken[beam.state])
+        taken = a.taken.item(beam.state)
         for p, cut in ((read.first, 0), (read.second, taken)) if taken else ((read.first + read.second, 0),):
             if p > 0:
                 self._ending(beam.tokens, beam.logprob + math.log(p), cut, True)
 
     def _ending(self, tokens: tuple[int, ...], logprob: float, taken: int, counts: bool) -> None:
         self.endings.append(Ending(tokens, logprob, taken))
-        if counts:
-            self.best = max(self.best, math.exp(logprob))
+        if counts and (p := math.exp(logprob)) > self.best:
+            self.best = p
 
     def _extend(self, reads: Sequence[Read]) -> list[Beam]:
-        found = [
-            (beam.logprob + logprob, i, token)
-            for i, (beam, read) in enumerate(zip(self.beams, reads))
-            for token, logprob in self._extensions(beam, read)
-        ]  # fmt: skip
-        floor = self._floor(max((f[0] for f in found), default=0.0))
+        found: list[tuple[float, int, int]] = []  # - log-probability, beam, token: in the order in which they are followed
+        for i, (beam, read) in enumerate(zip(self.beams, reads)):
+            so_far = beam.logprob
+            found += [(-(so_far + p), i, token) for token, p in self._extensions(beam, read) if token >= 0]
+        floor = self._floor(-min(found)[0] if found else 0.0)
+        a = self.automaton
         out: list[Beam] = []
-        for logprob, i, token in sorted(found, key=lambda c: (-c[0], c[1], c[2])):
-            if logprob < floor:
-                break
+        for minus, i, token in sorted([f for f in found if -f[0] >= floor]):
+            if len(out) == BEAM and token not in a.closing:
+                continue
             old = self.beams[i]
-            state = self.automaton.after(old.state, token)
+            state = a.after(old.state, token)
             assert state != NEVER
-            if not self.automaton.open[state]:
-                self._ending((*old.tokens, token), logprob, 0, True)
+            if not a.open.item(state):
+                self._ending((*old.tokens, token), -minus, 0, True)
             elif len(out) < BEAM:
-                out.append(Beam(self._row(old, token), state, (*old.tokens, token), logprob))
+                tokens = (*old.tokens, token)
+                out.append(Beam(self._row(old, tokens), state, tokens, -minus))
         return out
