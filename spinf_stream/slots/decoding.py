@@ -7,13 +7,13 @@ fit waits for a later step. The rows of a program are the executor's own rows wh
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from spinf_stream.engine.grow import Grower, Grown, Step
-from spinf_stream.questions.plan import I64
+from spinf_stream.questions.plan import I32, I64
 from spinf_stream.slots.program import Program, Read
 
 ROWS = 1024  # of one step
@@ -110,7 +110,7 @@ class Decoder:
             own += rows[end - n : end]
             above += [own[parent + 1] for parent in program.parent[until:]]
             token += program.token[until:]
-        path = self._paths(np.array(rows, np.int64), np.array(above, np.int64))
+        path, length = self._paths(np.array(rows, np.int64), np.array(above, np.int64))
         base = np.array(list({id(a.below.trunk): a.below.length for a in chosen}.values()), np.int32)
         trunk = np.repeat(np.array([trunk_of[id(a.below.trunk)] for a in chosen], np.int32), fresh)
         wanted = [want for a in chosen for want in a.program.wanted]
@@ -121,10 +121,10 @@ class Decoder:
             raise AssertionError("a row is read in the step that computes it")
         picks = [want.picks for want in wanted]
         return Step(
-            tuple(trunks), base, trunk, np.array(token, np.int32), base[trunk] + (path >= 0).sum(1, dtype=np.int32) - 1, path,
+            tuple(trunks), base, trunk, np.array(token, np.int32), base[trunk] + length - 1, path,
             row + np.repeat(np.cumsum(fresh) - fresh - known, wants), tuple(automata),
             np.repeat(np.array([automaton_of[id(a.program.automaton)] for a in chosen], np.int32), wants),
-            np.array([want.state for want in wanted], np.int32), np.cumsum([0, *map(len, picks)]).astype(np.int64),
+            np.array([want.state for want in wanted], np.int32), np.array([0, *itertools.accumulate(map(len, picks))], np.int64),
             np.array(list(itertools.chain.from_iterable(picks)), np.int32), max(a.program.top for a in chosen),
         )  # fmt: skip
 
@@ -140,18 +140,19 @@ class Decoder:
             self.above = np.concatenate([self.above, np.full(self.used, -1, np.int64)])
         return rows
 
-    def _paths(self, rows: I64, above: I64) -> I64:
-        """[n, L] as Step.path, for rows below `above`: all of them walk upwards together."""
+    def _paths(self, rows: I64, above: I64) -> tuple[I64, I32]:
+        """(Step.path for rows below `above`, how long each is [n]). All rows walk upwards together."""
         self.above[rows] = above
         levels = [rows]
-        while (above >= 0).any():
+        while above.max() >= 0:
             levels.append(above)
             above = self.above[above]
-        upwards = np.stack(levels[::-1], 1)  # as it is to be, but that each row's padding stands in front
+        upwards = np.array(levels[::-1]).T  # as it is to be, but that each row's padding stands in front
         there = upwards >= 0
-        path = np.full_like(upwards, -1)
-        path[np.arange(len(levels)) < there.sum(1)[:, None]] = upwards[there]
-        return path
+        length = there.sum(1, dtype=np.int32)
+        path = np.full(there.shape, -1, np.int64)
+        path[np.arange(len(levels)) < length[:, None]] = upwards[there]
+        return path, length
 
     def _shorten(self, live: Live, known: int) -> None:
         self.free += live.own[known:]
@@ -169,13 +170,15 @@ def _reads(grown: Grown, step: Step, chosen: Sequence[Live]) -> list[tuple[list[
     sound = np.isfinite(np.where(grown.token >= 0, grown.logprob, 0.0)).all(1) & np.isfinite(grown.first) & np.isfinite(grown.second)
     bad = np.flatnonzero(~np.isfinite(grown.pick))
     sound[np.searchsorted(step.pick_ptr, bad, side="right") - 1] = False
-    pick, ptr, finite = grown.pick.tolist(), step.pick_ptr.tolist(), sound.tolist()
-    picks = [pick[lo:hi] for lo, hi in itertools.pairwise(ptr)]
-    first, second = grown.first.tolist(), grown.second.tolist()
-    out: list[tuple[list[Read], bool]] = []
-    hi = 0
-    for live in chosen:
-        top, lo, hi = live.program.top, hi, hi + len(live.program.wanted)
-        token, logprob = (x[lo:hi, :top].tolist() if top else [()] * (hi - lo) for x in (grown.token, grown.logprob))
-        out.append((list(map(Read, token, logprob, first[lo:hi], second[lo:hi], picks[lo:hi])), all(finite[lo:hi])))
-    return out
+    finite, pick, ptr = sound.tolist(), grown.pick.tolist(), step.pick_ptr.tolist()
+    wants = [len(a.program.wanted) for a in chosen]
+    tops = np.repeat([a.program.top for a in chosen], wants)
+    reads: dict[int, Iterator[Read]] = {}  # top -> the reads of all that want so many, in order
+    for top in {a.program.top for a in chosen}:
+        at = np.flatnonzero(tops == top)
+        columns = [x.tolist() for x in (grown.token[at, :top], grown.logprob[at, :top], grown.first[at], grown.second[at])]
+        reads[top] = map(Read, *columns, [pick[ptr[i] : ptr[i + 1]] for i in at.tolist()])
+    return [
+        (list(itertools.islice(reads[live.program.top], n)), all(finite[end - n : end]))
+        for live, n, end in zip(chosen, wants, itertools.accumulate(wants))
+    ]  # fmt: skip

@@ -111,7 +111,7 @@ def arrays(
     }  # fmt: skip
     groups = len(step.trunks) if padded is None else padded.trunks
     seen: dict[int | None, I32] = {}
-    bounds, read_bounds = _bounds(step.trunk), _bounds(step.trunk[step.read])
+    bounds = _bounds(step.trunk)
     for k in {kind(layer) for layer in layers}:
         window, head_dim, group = k
         if window not in seen:
@@ -120,25 +120,29 @@ def arrays(
         tokens, keys = tile(head_dim, group)
         cut = tiles(seen[window], bounds, tokens, keys)
         out[f"tiles:{k}"] = cut if padded is None else _to(cut, -(-rows // tokens) + groups)
-    window, head_dim, group = kind(layers[-1])
+    window, head_dim, group = last = kind(layers[-1])
+    if np.array_equal(step.read, places.slot_row):  # every row, as in most steps after a slot's first
+        out["last:position"], out["last:rows"], out["last:tiles"] = out["position"], out[f"rows:{window}"], out[f"tiles:{last}"]
+        return out
     tokens, keys = tile(head_dim, group)
-    last = seen[window][step.read]
-    cut = tiles(last, read_bounds, tokens, keys)
+    rows_read = seen[window][step.read]
+    cut = tiles(rows_read, _bounds(step.trunk[step.read]), tokens, keys)
     out["last:position"] = _to(step.position[step.read], reads)
-    out["last:rows"] = _to(last, reads)
+    out["last:rows"] = _to(rows_read, reads)
     out["last:tiles"] = cut if padded is None else _to(cut, -(-reads // tokens) + groups)
     return out
 
 
 def _bounds(trunk: I32) -> I64:
     """Where rows of one trunk begin, and the end."""
-    return np.concatenate([[0], np.flatnonzero(np.diff(trunk)) + 1, [len(trunk)]]).astype(np.int64)
+    return np.array([0, *(np.flatnonzero(trunk[1:] != trunk[:-1]) + 1).tolist(), len(trunk)], np.int64)
 
 
 def _to(values: np.ndarray, rows: int, fill: int = 0) -> np.ndarray:
     """Filled up to so many rows. A tile of zeros is no work."""
     if len(values) == rows:
         return values
-    out = np.full((rows, *values.shape[1:]), fill, values.dtype)
+    out = np.empty((rows, *values.shape[1:]), values.dtype)
     out[: len(values)] = values
+    out[len(values) :] = fill
     return out

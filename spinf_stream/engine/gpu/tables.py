@@ -83,29 +83,30 @@ def visible(p: Places, position: I32, window: int | None) -> I32:
 
 def tiles(rows: I32, bounds: I64, tokens: int, keys: int) -> I32:
     """[n, 8] for query rows [T, 4] whose articles are bounds[i]:bounds[i+1], `tokens` rows a tile, blocks of `keys` slots."""
-    count = np.diff(bounds)
-    per = -(-count // tokens)
-    article = np.repeat(np.arange(len(count)), per)
-    within = np.arange(int(per.sum())) - np.repeat(np.cumsum(per) - per, per)
-    first = bounds[:-1][article] + within * tokens
+    per = -(-(bounds[1:] - bounds[:-1]) // tokens)
+    article = np.repeat(np.arange(len(per)), per)
+    first = bounds[:-1][article] + (np.arange(len(article)) - (per.cumsum() - per)[article]) * tokens
     out = np.zeros((len(first), 8), np.int32)
     if not len(first):
         return out
-    has_own = rows[:, 3] > rows[:, 2]
-    a_low, a_high = np.minimum.reduceat(rows[:, 0], first), np.maximum.reduceat(rows[:, 0], first)
-    b_low, b_high = np.minimum.reduceat(rows[:, 1], first), np.maximum.reduceat(rows[:, 1], first)
-    c_low = np.minimum.reduceat(np.where(has_own, rows[:, 2], np.iinfo(np.int32).max), first)
-    d_high = np.maximum.reduceat(np.where(has_own, rows[:, 3], 0), first)
-    begin = a_low // keys
-    trunk = np.maximum(-(-b_high // keys) - begin, 0)
-    own = np.where(d_high > 0, c_low // keys, 0)
-    whole = np.clip(-(-a_high // keys) - begin, 0, trunk)
+    sides = rows.T.copy()  # all four through each call: a tile's numbers are few, and calls are what they cost
+    alone = sides[3] <= sides[2]  # rows without keys of their own
+    sides[3, alone] = 0
+    high = np.maximum.reduceat(sides, first, 1)
+    sides[2, alone] = np.iinfo(np.int32).max
+    low = np.minimum.reduceat(sides, first, 1) // keys
+    has_own = high[3] > 0
+    high = -(-high // keys)
+    begin = low[0]
+    trunk = np.maximum(high[1] - begin, 0)
+    own = np.where(has_own, low[2], 0)
+    whole = np.minimum(np.maximum(high[0] - begin, 0), trunk)
     out[:, 0] = first
     out[:, 1] = np.minimum(tokens, bounds[1:][article] - first)
     out[:, 2] = begin
     out[:, 3] = trunk
     out[:, 4] = own
-    out[:, 5] = trunk + np.where(d_high > 0, -(-d_high // keys) - own, 0)
+    out[:, 5] = trunk + np.where(has_own, high[3] - own, 0)
     out[:, 6] = whole
-    out[:, 7] = np.clip(b_low // keys - begin, whole, trunk)
+    out[:, 7] = np.minimum(np.maximum(low[1] - begin, whole), trunk)
     return out
