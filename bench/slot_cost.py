@@ -1,9 +1,10 @@
 """What a slot costs, in equivalents of scored tokens: (time with slots - time without) / slots / time of one scored token.
 
 The time of one scored token is that of a full scoring pass on the same engine (articles x 56 questions). A random model
-would prune every beam at once, or none, so each slot of a random shape replays the rows that slots of its kind took on the
-demo model (bench/data/slot_widths.json, written by `slots.py accuracy`); `full beam` is the most that is possible: six
-beams to the last of 16 tokens. Copied numbers need no replay: their rows follow from the article.
+would prune nothing, or everything, so each searched or copied slot of a random shape replays the rows that a slot of its kind
+took on the demo model and real articles (slot_widths.py). Beside that the most that is possible: `full beam`, six beams to
+the last of 16 tokens, and `all opened`, every number of an article dense with numbers, which is what copying them comes to
+where nothing can be pruned.
 
 On a CPU it is the CPU time of the decode steps: a machine's other work would drown a difference between two passes.
 """
@@ -12,63 +13,50 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import device
 import numpy as np
 import proofs
 import slot_bits
+import slot_widths
 from results import Run, write_result
 
-WIDTHS = Path(__file__).resolve().parent / "data" / "slot_widths.json"
-KINDS = ("number", "amount", "number, full beam", "copied number", "copied amount", "text", "text, full beam", "copied text", "generated")
+KINDS = ("number", "amount", "copied number", "copied amount", "text", "copied text", "generated")
+FULL, OPENED = ", full beam", ", all opened"
+EXTREMES = (f"number{FULL}", f"text{FULL}", f"copied number{OPENED}", f"copied amount{OPENED}")
 MAX_TOKENS = 16
 PER_ARTICLE = 4
+QUESTIONS = 56
 SENTENCES = (
     "The group said profit rose 12% to $3.4m in 2004 from $2.9m.", "It paid £1.2bn for 1,200 shops and 35,000 staff.",
     "Analysts had hoped for 4.5 million units at €250 each.", "Shares fell 3.5% to 410 pence in London.",
 )  # fmt: skip
 
 
-class Widths:
-    """Rows that each step of a searched or copied slot took, by kind, while the block runs."""
+def chosen(args: argparse.Namespace) -> list[str]:
+    """The kinds of --kinds, where "number-full-beam" is "number, full beam"; without it all. The model itself prunes: nothing
+    there is `all opened`."""
+    every = {words(k): k for k in KINDS + EXTREMES if args.shape != "model" or not k.endswith(OPENED)}
+    asked = every if args.kinds is None else [words(k) for k in re.split(f",(?!{FULL[1:]}|{OPENED[1:]})", args.kinds)]
+    if unknown := [k for k in asked if k not in every]:
+        raise SystemExit(f"no kind {', '.join(unknown)}; there is {'; '.join(every.values())}")
+    return [every[k] for k in asked]
 
-    def __init__(self) -> None:
-        self.taken: dict[str, list[list[int]]] = {}
 
-    def __enter__(self) -> Widths:
-        from spinf_stream.slots.copying import CopyNumbers, CopyText
-        from spinf_stream.slots.search import Search
-
-        self.old = {c: c.feed for c in (Search, CopyText, CopyNumbers)}
-        for owner, feed in self.old.items():
-            owner.feed = self._wrapped(owner, feed)  # type: ignore[method-assign]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for owner, feed in self.old.items():
-            owner.feed = feed  # type: ignore[method-assign]
-
-    def _wrapped(self, owner: type, feed: Callable[..., None]) -> Callable[..., None]:
-        def wrapped(program: Any, reads: Any) -> None:
-            before = len(program.token)
-            steps = program.__dict__.setdefault("_steps", [before - program.stem - 1])  # what it began with, below the template
-            feed(program, reads)
-            steps.append(len(program.token) - before)
-            if not program.wanted:
-                kind = ("copied " if owner.__name__ != "Search" else "") + ("number" if program.automaton.rest else "text")
-                self.taken.setdefault(kind, []).append([n for n in steps if n])
-
-        return wrapped
+def words(kind: str) -> str:
+    return " ".join(re.findall("[a-z]+", kind))
 
 
 def cost(args: argparse.Namespace) -> int:
     import torch
 
+    kinds = chosen(args)
     torch.set_num_threads(args.threads)
     executor, encoder = model(args)
     bench = Bench(executor, encoder, args)
@@ -82,7 +70,7 @@ def cost(args: argparse.Namespace) -> int:
     print(f"one scored token {token_ms:.4f} ms")
     report: dict[str, Any] = {"scored_token_ms": round(token_ms, 5), "max_tokens": MAX_TOKENS, "equivalents": {}, **gates}
     runs = []
-    for kind in KINDS:
+    for kind in kinds:
         for slots in (args.slots, 1):
             walls, rows, steps = bench.slots(kind, slots)
             ms = statistics.median(walls)
@@ -90,9 +78,9 @@ def cost(args: argparse.Namespace) -> int:
             report["equivalents"][f"{kind}, {slots} together"] = {
                 "equivalents": round(each, 1), "rows_a_slot": round(rows / slots, 1), "steps": steps, "ms_a_step": round(step_ms, 3),
             }  # fmt: skip
-            runs.append(Run(f"{kind} x {slots}", -(-slots // PER_ARTICLE), slots, rows, walls, None))
+            runs.append(Run(f"{kind} x {slots}", spread(slots), slots, rows, walls, None))
             print(
-                f"{kind:<18} {slots:>3} together: {each:8.1f} equivalents, {rows / slots:6.1f} rows a slot, {steps} steps of {step_ms:.2f} ms", flush=True
+                f"{kind:<26} {slots:>3} together: {each:8.1f} equivalents, {rows / slots:6.1f} rows a slot, {steps} steps of {step_ms:.2f} ms", flush=True
             )
     if args.bits:
         report["together_against_alone"] = slot_bits.told(bench, args.slots)
@@ -132,10 +120,12 @@ class Bench:
         self.executor, self.encoder, self.args = executor, encoder, args
         self.engine = PackedEngine(executor, 200_000)
         self.words = Vocabularies(encoder, executor.stack.spec.eos)
-        self.widths: dict[str, list[list[int]]] = json.loads(WIDTHS.read_text())
+        self.widths: dict[str, list[list[int]]] = json.loads(slot_widths.FILE.read_text())
         self.gpu = args.device != "cpu"
+        self.articles = 24 if self.gpu else 2  # of a full pass
         self.clock = time.perf_counter if self.gpu else time.process_time
         self.turn = 0  # how many slots of a run have taken their widths
+        self.full = self.questions(QUESTIONS).plan
         self.base: dict[int, float] = {}  # milliseconds of a pass of so many articles without slots
 
     def texts(self, articles: int) -> list[str]:
@@ -159,25 +149,14 @@ class Bench:
 
     def scored_token(self) -> float:
         """Milliseconds of one row of a scoring pass."""
-        plan = self.engine.register(self.questions(56).plan)
-        batch = self.batch(self.texts(24 if self.args.device != "cpu" else 2), plan)
+        batch = self.batch(self.texts(self.articles), self.engine.register(self.full))
         walls = self.timed(lambda: self.engine.collect(self.engine.submit(batch)))
         return statistics.median(walls) / self.engine.collect(self.engine.submit(batch)).tokens
 
     def slots(self, kind: str, slots: int) -> tuple[list[float], int, int]:
         """(milliseconds that all the slots took in each run, rows that they took, steps)."""
-        from spinf_stream.engine import packed
-        from spinf_stream.slots.build import SlotSet
-
-        per = min(PER_ARTICLE, slots)
-        texts = self.texts(-(-slots // per))
-        found = SlotSet(self.questions(per, kind).slots, self.words)
-        scored = self.questions(1).plan
-        with_, without = self.engine.register(scored, found.plan), self.engine.register(scored)
-        batch, bare = self.batch(texts, with_, found), self.batch(texts, without)
-        old = packed.programs
-        if kind not in ("copied number", "copied amount", "generated") and (self.args.shape != "model" or "full" in kind):
-            packed.programs = self.replayed(kind)
+        texts, scored = self.texts(spread(slots)), self.questions(1).plan
+        batch, bare = self.carrying(texts, scored, kind, slots), self.batch(texts, self.engine.register(scored))
         rows = steps = 0
         decoding: list[float] = []
 
@@ -192,36 +171,50 @@ class Bench:
             rows = pending.output().slot_rows
             decoding.append(1e3 * (self.clock() - began))
 
-        try:
+        with self.replaying(kind):
             walls = self.timed(once, 4 if self.gpu else 0)  # a card captures a shape when it comes back
-        finally:
-            packed.programs = old
         if not self.gpu:
             return decoding, rows, steps
         if len(texts) not in self.base:
             self.base[len(texts)] = statistics.median(self.timed(lambda: self.engine.collect(self.engine.submit(bare)), 2))
         return [max(0.0, w - self.base[len(texts)]) for w in walls], rows, steps
 
-    def replayed(self, kind: str) -> Callable[..., list[Any]]:
-        """In place of pending.programs: programs that take a recorded number of rows whatever the numbers say."""
+    @contextmanager
+    def replaying(self, kind: str) -> Iterator[None]:
+        """While the block runs, slots take a recorded number of rows, if they are of a kind that replays."""
+        from spinf_stream.engine import packed
         from spinf_stream.slots.plan import BEAM
 
-        full = kind.endswith("full beam")
-        widths = [[BEAM] * MAX_TOKENS] if full else self.widths["number" if kind == "amount" else kind]
-        order = np.random.default_rng(1).integers(0, len(widths), 10_000).tolist()
+        real = packed.programs
+        widths = slot_widths.Spread([[0, *[BEAM] * MAX_TOKENS]] if kind.endswith(FULL) else self.widths.get(kind, []))
 
-        def programs(plan: Any, batch: Any, tree: int) -> list[Any]:
+        def replayed(plan: Any, batch: Any, tree: int) -> list[Any]:
             first, self.turn = self.turn, self.turn + len(plan.slots)
-            return [replay(s.template.tolist(), plan.automata[s.automaton], widths[order[first + i]]) for i, s in enumerate(plan.slots)]
+            return [slot_widths.Replay(p, widths[first + i]) for i, p in enumerate(real(plan, batch, tree))]
 
-        return programs
+        if kind.endswith(FULL) or (kind in self.widths and self.args.shape != "model"):
+            packed.programs = replayed
+        try:
+            yield
+        finally:
+            packed.programs = real
 
-    def batch(self, texts: Sequence[str], plan: int, slots: Any = None) -> Any:
+    def carrying(self, texts: Sequence[str], scored: Any, kind: str, slots: int) -> Any:
+        """A pass with slots on the first of its articles."""
+        from spinf_stream.slots.build import SlotSet
+
+        articles = spread(slots, len(texts))
+        found = SlotSet(self.questions(slots // articles, kind).slots, self.words)
+        plans = [self.engine.register(scored, found.plan)] * articles + [self.engine.register(scored)] * (len(texts) - articles)
+        return self.batch(texts, plans, found, articles)
+
+    def batch(self, texts: Sequence[str], plan: int | Sequence[int], slots: Any = None, articles: int | None = None) -> Any:
+        """slots: of the first `articles`, or of all."""
         from spinf_stream.engine.seam import PassInput
         from spinf_stream.slots.candidates import joined
 
         ids = [np.array([*self.encoder.bos, *self.encoder.encode(t)], np.int32) for t in texts]
-        copies = joined([slots.copies(t) for t in texts]) if slots is not None else None
+        copies = joined([slots.copies(t) for t in texts[:articles]]) if slots is not None else None
         start = np.cumsum([0, *map(len, ids)]).astype(np.int64)
         return PassInput(np.concatenate(ids), start, np.full(len(ids), plan, np.int32), copies)
 
@@ -236,22 +229,6 @@ class Bench:
         return out
 
 
-def replay(template: list[int], automaton: Any, widths: Sequence[int]) -> Any:
-    from spinf_stream.slots.plan import BEAM
-    from spinf_stream.slots.program import Program, Wanted
-
-    class Replay(Program):
-        top = BEAM
-
-        def __init__(self) -> None:
-            super().__init__(template, automaton)
-            self.left = list(widths)
-            self.last = [self.stem]
-            self.wanted = [Wanted(self.stem, 0)]
-
-        def feed(self, reads: Sequence[Any]) -> None:
-            width = self.left.pop(0) if self.left else 0
-            self.last = [self.add(int(automaton.token[i % len(automaton.token)]), self.last[min(i, len(self.last) - 1)]) for i in range(width)]
-            self.wanted = [Wanted(row, 0) for row in self.last]
-
-    return Replay()
+def spread(slots: int, articles: int | None = None) -> int:
+    """On how many articles, of so many at most, slots lie: as many on each, and PER_ARTICLE at least where there are enough."""
+    return next(n for n in range(min(slots, articles or slots), 0, -1) if slots % n == 0 and slots // n >= min(PER_ARTICLE, slots))

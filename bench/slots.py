@@ -11,7 +11,9 @@ accuracy: 40 articles (first 250 words) that somebody has labelled by hand in be
 figure with its unit, one person. Searched against copy-only, each answer's p against being right. Where several amounts could
 pass for the main one, the labels take any; so the figure is also judged on the articles with an amount that is wrong alone, and
 beside the first amount that stands in the article. Without --data there is nothing to be right about: it stops.
-cost: see slot_cost.py. accuracy also writes bench/data/slot_widths.json, how many rows each step of a slot really took.
+accuracy also writes bench/data/slot_widths.json, how many rows each step of a slot really took; for that alone it asks for a
+number as well, which nobody has labelled.
+cost: see slot_cost.py.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from typing import Any
 
 import numpy as np
 from results import write_result
-from slot_cost import Widths, cost
+from slot_cost import cost
+from slot_widths import Widths
 
 ROOT = Path(__file__).resolve().parent
 WORDS = 250
@@ -34,6 +37,7 @@ ASKED = {
     "person": "\n\nQuestion: Which person is named in this article?\nAnswer:{*}",
     "figure": "\n\nQuestion: What is the main sum of money in this article?\nAnswer:{$}",
 }
+UNLABELLED = {"number": "\n\nQuestion: What is the main number in this article?\nAnswer:{n}"}  # nothing but its rows is told
 MODES = ("search", "copy_only")
 
 
@@ -50,6 +54,7 @@ def main() -> int:
     c.add_argument("--scheme", default="bf16", help="of random weights: bf16, fp8-static")
     c.add_argument("--device", default="cpu")
     c.add_argument("--tokenizer", type=Path, help="a Gemma tokenizer.json, for a random shape")
+    c.add_argument("--kinds", help="such as number,copied-amount,number-full-beam; all without it")
     c.add_argument("--slots", type=int, default=48)
     c.add_argument("--repeat", type=int, default=3)
     c.add_argument("--gates", action="store_true", help="the gates of decode steps first, each with its seconds")
@@ -82,7 +87,7 @@ def accuracy(args: argparse.Namespace) -> int:
     for kind, taken in widths.taken.items():
         rows, steps = [sum(t) for t in taken], [len(t) for t in taken]
         report[f"rows of a slot, {kind}"] = {"mean": round(float(np.mean(rows)), 1), "median": float(np.median(rows)), "steps": round(float(np.mean(steps)), 2)}
-    (ROOT / "data" / "slot_widths.json").write_text(json.dumps(widths.taken) + "\n")
+    widths.write()
     path = write_result("slots-accuracy", report)
     print(json.dumps(report, indent=1), f"\n{path.name}")
     return 0
@@ -113,7 +118,7 @@ def read(texts: list[str], args: argparse.Namespace) -> list[dict[str, Any]]:
     from spinf_stream.records import Article
 
     queries = [
-        {"id": f"{name} {mode}", "template": template, "mode": mode, "top_k": 20} for name, template in ASKED.items() for mode in MODES
+        {"id": f"{name} {mode}", "template": template, "mode": mode, "top_k": 20} for name, template in (ASKED | UNLABELLED).items() for mode in MODES
     ]  # fmt: skip
     out = []
     with tempfile.TemporaryDirectory() as folder:
