@@ -187,7 +187,7 @@ def figures(results: Path) -> dict[str, Any]:
         found = json.loads(path.read_text("utf-8"))
         out[path.stem] = {r["engine"]: r["wall_ms"] for r in found["runs"] if not path.stem.startswith("slots")}
         shown = ("bit_exact", "gates_seconds", "questions_per_s", "share_of_back_to_back", "scores_different_from_score_file", "full_budget", "peak",
-                 "equivalents", "together_against_alone", "cuda_graphs", "gpu_idle_by_metrics")  # fmt: skip
+                 "equivalents", "beside_passes", "together_against_alone", "cuda_graphs", "gpu_idle_by_metrics")  # fmt: skip
         out[path.stem] |= {k: found[k] for k in shown if k in found}
         out[path.stem] |= {"idle by profile": found["profiled"]["gpu_idle_by_profile"]} if "profiled" in found else {}
         out[path.stem] |= {"failed gates": [g["gate"] for g in [*found.get("gates", []), *found.get("slot_gates", [])] if not g["passed"]]}

@@ -7,6 +7,7 @@ the last of 16 tokens, and `all opened`, every number of an article dense with n
 where nothing can be pruned.
 
 On a CPU it is the CPU time of the decode steps: a machine's other work would drown a difference between two passes.
+--beside adds what slots cost while other passes go on: slot_beside.py.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 import device
 import numpy as np
 import proofs
+import slot_beside
 import slot_bits
 import slot_widths
 from results import Run, write_result
@@ -71,6 +73,8 @@ def cost(args: argparse.Namespace) -> int:
     report: dict[str, Any] = {"scored_token_ms": round(token_ms, 5), "max_tokens": MAX_TOKENS, "equivalents": {}, **gates}
     runs = []
     for kind in kinds:
+        if not bench.gpu:
+            bench.slots(kind, 1)  # buffers and tables are made with the first step
         for slots in (args.slots, 1):
             walls, rows, steps = bench.slots(kind, slots)
             ms = statistics.median(walls)
@@ -82,6 +86,8 @@ def cost(args: argparse.Namespace) -> int:
             print(
                 f"{kind:<26} {slots:>3} together: {each:8.1f} equivalents, {rows / slots:6.1f} rows a slot, {steps} steps of {step_ms:.2f} ms", flush=True
             )
+    if args.beside:
+        report["beside_passes"] = slot_beside.told(bench, kinds, args.slots, args.passes, token_ms)
     if args.bits:
         report["together_against_alone"] = slot_bits.told(bench, args.slots)
     if bench.gpu:

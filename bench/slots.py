@@ -3,6 +3,7 @@
     python bench/slots.py accuracy --data ../shared/data/bbc_test.jsonl
     python bench/slots.py cost                                              # the demo model on this machine
     python bench/slots.py cost --shape 12b --scheme fp8-static --device cuda --tokenizer tokenizer.json --gates --bits
+    python bench/slots.py cost ... --beside --passes 12 --kinds number,copied-amount    # also while passes go on
 
 On a card first `python -m pytest --noconftest -m cuda tests/kernels/test_cuda_slots.py`: a cost means nothing where those
 fail. tokenizer.json is any Gemma's; the demo model's lies in the cache folder, below models/.
@@ -57,6 +58,8 @@ def main() -> int:
     c.add_argument("--kinds", help="such as number,copied-amount,number-full-beam; all without it")
     c.add_argument("--slots", type=int, default=48)
     c.add_argument("--repeat", type=int, default=3)
+    c.add_argument("--beside", action="store_true", help="also what slots cost while passes go on: --slots of them with each of --passes")
+    c.add_argument("--passes", type=int, default=12)
     c.add_argument("--gates", action="store_true", help="the gates of decode steps first, each with its seconds")
     c.add_argument("--bits", action="store_true", help="then slots together against each by itself, bit for bit")
     args = p.parse_args()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import functools
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from tiny import make_tiny
 sys.path.append(str(ROOT / "bench"))
 import results
 import shapes
+import slot_beside
 import slot_cost
 import slot_widths
 import slots
@@ -64,16 +67,18 @@ def stem(bench: slot_cost.Bench, kind: str) -> int:
     return len(query.tokens[0])
 
 
-def test_the_command_measures_every_kind_alone_and_together(
+def test_the_command_measures_every_kind_alone_together_and_beside_passes(
     monkeypatch: pytest.MonkeyPatch, tokenizer: Path, tmp_path: Path, bench: slot_cost.Bench
 ) -> None:
-    found = command(monkeypatch, tokenizer, tmp_path)
+    found = command(monkeypatch, tokenizer, tmp_path, "--beside", "--passes", "3")
     kinds = [*slot_cost.KINDS, "number, full beam", "text, full beam", *OPENED]
     assert list(found["equivalents"]) == [f"{kind}, {n} together" for kind in kinds for n in (4, 1)]
+    assert list(found["beside_passes"]["kinds"]) == kinds and len(found["beside_passes"]["bare_ms"]) == 2
     for kind in KINDS:
         widths = slot_widths.Spread(bench.widths[kind])
-        together = found["equivalents"][f"{kind}, 4 together"]
-        assert together["rows_a_slot"] == round(stem(bench, kind) + sum(sum(widths[n]) for n in range(4)) / 4, 1), kind
+        together, beside = found["equivalents"][f"{kind}, 4 together"], found["beside_passes"]["kinds"][kind]
+        for count, told in ((4, together), (12, beside)):
+            assert told["rows_a_slot"] == round(stem(bench, kind) + sum(sum(widths[n]) for n in range(count)) / count, 1), kind
         assert together["steps"] == max(len(widths[n]) for n in range(4)) and together["equivalents"] > 0, kind
     for kind in ("number", "text"):
         assert found["equivalents"][f"{kind}, full beam, 1 together"]["rows_a_slot"] == stem(bench, kind) + BEAM * slot_cost.MAX_TOKENS
@@ -82,6 +87,7 @@ def test_the_command_measures_every_kind_alone_and_together(
 def test_some_kinds_alone(monkeypatch: pytest.MonkeyPatch, tokenizer: Path, tmp_path: Path) -> None:
     found = command(monkeypatch, tokenizer, tmp_path, "--kinds", "copied-amount,number, full beam,copied-number-all-opened")
     assert [k.rsplit(", ", 1)[0] for k in found["equivalents"]][::2] == ["copied amount", "number, full beam", "copied number, all opened"]
+    assert "beside_passes" not in found
     with pytest.raises(SystemExit, match="no kind figure; there is number; "):
         command(monkeypatch, tokenizer, tmp_path, "--kinds", "figure")
     model = argparse.Namespace(shape="model", kinds=None)
@@ -142,3 +148,28 @@ def test_few_recorded_slots_stand_for_all() -> None:
 def test_slots_lie_evenly_on_articles() -> None:
     assert [slot_cost.spread(n) for n in (1, 4, 6, 8, 48)] == [1, 1, 1, 2, 12]
     assert [slot_cost.spread(n, 2) for n in (1, 8, 48)] == [1, 2, 2] and slot_cost.spread(48, 24) == 12
+
+
+@pytest.mark.parametrize("budget, most", [(0, 3), (250, 4), (10_000, 10)])
+def test_passes_that_only_decode_give_up_their_places_within_the_budget(monkeypatch: pytest.MonkeyPatch, budget: int, most: int) -> None:
+    seen = []
+
+    class Decoding:
+        def __init__(self, engine: Any) -> None:
+            self.out = 0
+
+        async def run(self, batch: Any, read: Any) -> None:
+            self.out += 1
+            seen.append(self.out)
+            read()
+            for _ in range(30):
+                await asyncio.sleep(0)
+            self.out -= 1
+
+        async def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(slot_beside, "Runner", Decoding)
+    engine = SimpleNamespace(executor=SimpleNamespace(default_budget=budget))
+    assert len(slot_beside.run(SimpleNamespace(engine=engine), SimpleNamespace(ids=range(100)), 10)) == 10
+    assert max(seen) == most
