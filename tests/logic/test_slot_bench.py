@@ -70,14 +70,14 @@ def stem(bench: slot_cost.Bench, kind: str) -> int:
 def test_the_command_measures_every_kind_alone_together_and_beside_passes(
     monkeypatch: pytest.MonkeyPatch, tokenizer: Path, tmp_path: Path, bench: slot_cost.Bench
 ) -> None:
-    found = command(monkeypatch, tokenizer, tmp_path, "--beside", "--passes", "3")
+    found = command(monkeypatch, tokenizer, tmp_path, "--beside", "--passes", "2")
     kinds = [*slot_cost.KINDS, "number, full beam", "text, full beam", *OPENED]
     assert list(found["equivalents"]) == [f"{kind}, {n} together" for kind in kinds for n in (4, 1)]
     assert list(found["beside_passes"]["kinds"]) == kinds and len(found["beside_passes"]["bare_ms"]) == 2
     for kind in KINDS:
         widths = slot_widths.Spread(bench.widths[kind])
         together, beside = found["equivalents"][f"{kind}, 4 together"], found["beside_passes"]["kinds"][kind]
-        for count, told in ((4, together), (12, beside)):
+        for count, told in ((4, together), (8, beside)):
             assert told["rows_a_slot"] == round(stem(bench, kind) + sum(sum(widths[n]) for n in range(count)) / count, 1), kind
         assert together["steps"] == max(len(widths[n]) for n in range(4)) and together["equivalents"] > 0, kind
     for kind in ("number", "text"):
@@ -150,7 +150,7 @@ def test_slots_lie_evenly_on_articles() -> None:
     assert [slot_cost.spread(n, 2) for n in (1, 8, 48)] == [1, 2, 2] and slot_cost.spread(48, 24) == 12
 
 
-@pytest.mark.parametrize("budget, most", [(0, 3), (250, 4), (10_000, 10)])
+@pytest.mark.parametrize("budget, most", [(0, 3), (250, 4), (10_000, 40)])
 def test_passes_that_only_decode_give_up_their_places_within_the_budget(monkeypatch: pytest.MonkeyPatch, budget: int, most: int) -> None:
     seen = []
 
@@ -162,7 +162,7 @@ def test_passes_that_only_decode_give_up_their_places_within_the_budget(monkeypa
             self.out += 1
             seen.append(self.out)
             read()
-            for _ in range(30):
+            for _ in range(30 + 17 * len(seen) % 60):
                 await asyncio.sleep(0)
             self.out -= 1
 
@@ -171,5 +171,5 @@ def test_passes_that_only_decode_give_up_their_places_within_the_budget(monkeypa
 
     monkeypatch.setattr(slot_beside, "Runner", Decoding)
     engine = SimpleNamespace(executor=SimpleNamespace(default_budget=budget))
-    assert len(slot_beside.run(SimpleNamespace(engine=engine), SimpleNamespace(ids=range(100)), 10)) == 10
-    assert max(seen) == most
+    assert len(slot_beside.run(SimpleNamespace(engine=engine), SimpleNamespace(ids=range(100)), 40)) == 40
+    assert max(seen) == max(seen[20:]) == most
