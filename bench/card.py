@@ -56,7 +56,7 @@ class Step(NamedTuple):
 STEPS = (
     Step(1, "test-cuda", 200, f"{TESTS}test_cuda.py"),
     Step(1, "test-cuda-slots", 240, f"{TESTS}test_cuda_slots.py"),
-    Step(1, "slots-cost", 240, f"bench/slots.py cost --shape 12b --scheme fp8-static --device cuda {TOKENIZER} --gates --bits"),
+    Step(1, "slots-cost", 330, f"bench/slots.py cost --shape 12b --scheme fp8-static --device cuda {TOKENIZER} --gates --bits --beside --passes 6"),
     Step(2, "headline", 330, "bench/headline.py --engine ours-12b,ours-12b-cold,ours-12b-stream,spinf-serve,spinf-serve-floors --job {carry}/headline.json "
          f"--articles 24 {TOKENIZER} --peer {{carry}}/peer.py --peer-timeout 220 --repeat 8 --gates --name headline-12b"),
     Step(2, "headline-one", 90, f"bench/headline.py --engine ours-12b,ours-12b-cold --job {{carry}}/headline.json --articles 1 {TOKENIZER} --repeat 20 --name headline-12b-one"),

@@ -87,7 +87,7 @@ def cost(args: argparse.Namespace) -> int:
                 f"{kind:<26} {slots:>3} together: {each:8.1f} equivalents, {rows / slots:6.1f} rows a slot, {steps} steps of {step_ms:.2f} ms", flush=True
             )
     if args.beside:
-        report["beside_passes"] = slot_beside.told(bench, kinds, args.slots, args.passes, token_ms)
+        report["beside_passes"] = slot_beside.told(bench, [k for k in kinds if k in KINDS], args.slots, args.passes, token_ms)
     if args.bits:
         report["together_against_alone"] = slot_bits.told(bench, args.slots)
     if bench.gpu:

@@ -58,7 +58,7 @@ def main() -> int:
     c.add_argument("--kinds", help="such as number,copied-amount,number-full-beam; all without it")
     c.add_argument("--slots", type=int, default=48)
     c.add_argument("--repeat", type=int, default=3)
-    c.add_argument("--beside", action="store_true", help="also what slots cost while passes go on: --slots of them with each of --passes")
+    c.add_argument("--beside", action="store_true", help="also what slots cost while passes go on, --slots of them with each of --passes (not the extreme kinds)")
     c.add_argument("--passes", type=int, default=12)
     c.add_argument("--gates", action="store_true", help="the gates of decode steps first, each with its seconds")
     c.add_argument("--bits", action="store_true", help="then slots together against each by itself, bit for bit")
