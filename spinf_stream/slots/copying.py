@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from spinf_stream.engine.seam import Copies
 from spinf_stream.slots.automaton import NEVER, Automaton
 from spinf_stream.slots.plan import REL_P
-from spinf_stream.slots.program import FLOOR, Ending, Program, Read, Wanted
+from spinf_stream.slots.program import FLOOR, Ending, Program, Read, Wanted, records
 from spinf_stream.slots.search import Beam, Search
 
 BEGINNINGS = 16  # rows of what numbers begin with
@@ -43,7 +44,7 @@ class Spellings:
 
     def __init__(self, automaton: Automaton, copy: Copy) -> None:
         self.automaton = automaton
-        self.token, self.parent, self.ends = copy.token.tolist(), copy.link.tolist(), [*copy.ends.tolist(), False]
+        self.token, self.parent = copy.token.tolist(), copy.link.tolist()
         self.state = [*copy.state.tolist(), 0]
         n = len(self.token)
         self.below: list[list[int]] = [[] for _ in range(n + 1)]  # children
@@ -56,13 +57,13 @@ class Spellings:
         for node in range(n - 1, -1, -1):
             if (parent := self.parent[node]) >= 0:
                 self.until[parent] = max(self.until[parent], self.until[node])
-        self.marks = [self._marks(node) for node in range(n)]
+        self.marks: list[list[tuple[int, int]] | None] = [  # None where no candidate ends
+            *(self._marks(node) if ends else None for node, ends in enumerate(copy.ends.tolist())), None
+        ]  # fmt: skip
         self.beginnings, self.closed = self._beginnings()
 
     def _marks(self, node: int) -> list[tuple[int, int]]:
-        """(place among the children, child) of those that are a comma, point or space after a finished number."""
-        if not self.ends[node]:
-            return []
+        """(place among the children, child) of those that are a comma, point or space after the candidate that ends here."""
         second, column, state = self.automaton.second, self.automaton.column, self.state[node]
         at = [column.get(t) for t in self.following[node]]
         return [(k, child) for k, child in enumerate(self.below[node]) if (c := at[k]) is not None and second[state, c]]
@@ -104,25 +105,29 @@ class CopyNumbers(Program):
         self.token += [s.token[n] for n in new]
         self.parent += [row[s.parent[n]] for n in new]
         self.asked = nodes
-        self.wanted = [Wanted(row[n], s.state[n], s.following[n]) for n in nodes]
+        self.wanted = records(Wanted, [row[n] for n in nodes], [s.state[n] for n in nodes], [s.following[n] for n in nodes])
 
     def feed(self, reads: Sequence[Read]) -> None:
         """A comma, point or space after a number is taken for its end, except for the part of it after which a candidate's
         digits follow."""
-        s, logprob, best = self.spellings, self.logprob, self.best
+        logprob, below, marks = self.logprob, self.spellings.below, self.spellings.marks
         of = dict(zip(self.asked, reads))
+        ended: list[int] = []
+        total: list[float] = []
         for node, read in of.items():
             so_far = logprob[node]
-            for child, p in zip(s.below[node], read.pick):
-                logprob[child] = so_far + p
-            if s.ends[node]:
+            if children := below[node]:
+                for child, p in zip(children, read.pick):
+                    logprob[child] = so_far + p
+            if (after := marks[node]) is not None:
                 end = 1.0 - (read.first - read.second)
-                for k, child in s.marks[node]:
+                for k, child in after:
                     end -= math.exp(read.pick[k]) * of[child].first
-                ended = so_far + math.log(max(end, FLOOR))
-                self.endings.append(Ending(s.path[node], ended))
-                best = max(best, ended)
-        self.best = best
+                ended.append(node)
+                total.append(so_far + math.log(end if end > FLOOR else FLOOR))
+        if ended:
+            self.endings += records(Ending, [self.spellings.path[n] for n in ended], total, repeat(0), repeat(True))
+            self.best = max(self.best, *total)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -211,7 +216,8 @@ class CopyText(Search):
     def _extensions(self, beam: Beam, read: Read) -> Iterable[tuple[int, float]]:
         return zip(self.pieces.following(beam.tokens, beam.state), read.pick)
 
-    def _floor(self, likeliest: float) -> float:
+    def _floor(self, reads: Sequence[Read]) -> float:
+        likeliest = max((beam.logprob + max(read.pick) for beam, read in zip(self.beams, reads) if read.pick), default=0.0)
         return math.log(REL_P) + max(likeliest, math.log(self.best) if self.best > 0 else -math.inf)
 
     def _row(self, beam: Beam, tokens: tuple[int, ...]) -> int:

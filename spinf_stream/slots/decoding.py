@@ -14,7 +14,7 @@ import numpy as np
 
 from spinf_stream.engine.grow import Grower, Grown, Step
 from spinf_stream.questions.plan import I32, I64
-from spinf_stream.slots.program import Program, Read
+from spinf_stream.slots.program import Program, Read, records
 
 ROWS = 1024  # of one step
 SEQUENCES = 64  # generations at once
@@ -116,15 +116,15 @@ class Decoder:
         wanted = [want for a in chosen for want in a.program.wanted]
         wants = [len(a.program.wanted) for a in chosen]
         known = np.array([len(a.program.token) for a in chosen]) - fresh
-        row = np.array([want.row for want in wanted], np.int64)
+        rows_read, states, picks = zip(*wanted)
+        row = np.array(rows_read, np.int64)
         if (row < np.repeat(known, wants)).any():
             raise AssertionError("a row is read in the step that computes it")
-        picks = [want.picks for want in wanted]
         return Step(
             tuple(trunks), base, trunk, np.array(token, np.int32), base[trunk] + length - 1, path,
             row + np.repeat(np.cumsum(fresh) - fresh - known, wants), tuple(automata),
             np.repeat(np.array([automaton_of[id(a.program.automaton)] for a in chosen], np.int32), wants),
-            np.array([want.state for want in wanted], np.int32), np.array([0, *itertools.accumulate(map(len, picks))], np.int64),
+            np.array(states, np.int32), np.array([0, *itertools.accumulate(map(len, picks))], np.int64),
             np.array(list(itertools.chain.from_iterable(picks)), np.int32), max(a.program.top for a in chosen),
         )  # fmt: skip
 
@@ -176,8 +176,9 @@ def _reads(grown: Grown, step: Step, chosen: Sequence[Live]) -> list[tuple[list[
     reads: dict[int, Iterator[Read]] = {}  # top -> the reads of all that want so many, in order
     for top in {a.program.top for a in chosen}:
         at = np.flatnonzero(tops == top)
-        columns = [x.tolist() for x in (grown.token[at, :top], grown.logprob[at, :top], grown.first[at], grown.second[at])]
-        reads[top] = map(Read, *columns, [pick[ptr[i] : ptr[i + 1]] for i in at.tolist()])
+        token, logprob = (x[at, :top].tolist() if top else itertools.repeat(()) for x in (grown.token, grown.logprob))
+        picks = [pick[ptr[i] : ptr[i + 1]] for i in at.tolist()]
+        reads[top] = iter(records(Read, token, logprob, grown.first[at].tolist(), grown.second[at].tolist(), picks))
     return [
         (list(itertools.islice(reads[live.program.top], n)), all(finite[end - n : end]))
         for live, n, end in zip(chosen, wants, itertools.accumulate(wants))

@@ -8,9 +8,10 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from spinf_stream.slots.automaton import Automaton
 
@@ -38,6 +39,14 @@ class Ending(NamedTuple):
     logprob: float
     taken: int = 0
     complete: bool = True
+
+
+_Record = TypeVar("_Record", bound=tuple[Any, ...])
+
+
+def records(kind: type[_Record], *columns: Iterable[Any]) -> list[_Record]:
+    """Named tuples of columns that have all their fields, at half the price of calling their class."""
+    return list(map(functools.partial(tuple.__new__, kind), zip(*columns)))
 
 
 class Program(ABC):

@@ -52,8 +52,8 @@ class Search(Program):
         """(token, its log-probability); a token -1 is none."""
         return zip(read.token, read.logprob)
 
-    def _floor(self, likeliest: float) -> float:
-        """Log-probability under which a path is not followed; `likeliest` is that of the most probable one."""
+    def _floor(self, reads: Sequence[Read]) -> float:
+        """Log-probability under which a path is not followed."""
         return math.log(max(MIN_P, REL_P * self.best))
 
     def _row(self, beam: Beam, tokens: tuple[int, ...]) -> int:
@@ -63,7 +63,7 @@ class Search(Program):
     def _end(self, beam: Beam, read: Read) -> None:
         a = self.automaton
         if a.rest:  # P(a number ends here), before marks are weighed
-            self._ending(beam.tokens, beam.logprob + math.log(max(1.0 - read.first, FLOOR)), 0, a.final.item(beam.state))
+            self._ending(beam.tokens, beam.logprob + math.log(p if (p := 1.0 - read.first) > FLOOR else FLOOR), 0, a.final.item(beam.state))
             return
         taken = a.taken.item(beam.state)
         for p, cut in ((read.first, 0), (read.second, taken)) if taken else ((read.first + read.second, 0),):
@@ -76,22 +76,23 @@ class Search(Program):
             self.best = p
 
     def _extend(self, reads: Sequence[Read]) -> list[Beam]:
-        found: list[tuple[float, int, int]] = []  # - log-probability, beam, token: in the order in which they are followed
+        floor = self._floor(reads)
+        found = []  # minus the log-probability, which beam, the token: followed in this order
         for i, (beam, read) in enumerate(zip(self.beams, reads)):
             so_far = beam.logprob
-            found += [(-(so_far + p), i, token) for token, p in self._extensions(beam, read) if token >= 0]
-        floor = self._floor(-min(found)[0] if found else 0.0)
+            found += [(-p, i, token) for token, of in self._extensions(beam, read) if (p := so_far + of) >= floor and token >= 0]
         a = self.automaton
         out: list[Beam] = []
-        for minus, i, token in sorted([f for f in found if -f[0] >= floor]):
-            if len(out) == BEAM and token not in a.closing:
+        for minus, i, token in sorted(found):
+            full = len(out) == BEAM
+            if full and token not in a.closing:
                 continue
             old = self.beams[i]
             state = a.after(old.state, token)
             assert state != NEVER
+            tokens = (*old.tokens, token)
             if not a.open.item(state):
-                self._ending((*old.tokens, token), -minus, 0, True)
-            elif len(out) < BEAM:
-                tokens = (*old.tokens, token)
+                self._ending(tokens, -minus, 0, True)
+            elif not full:
                 out.append(Beam(self._row(old, tokens), state, tokens, -minus))
         return out
