@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from spinf_stream.slots.plan import Sampling
 from spinf_stream.slots.program import Ending, Program, Read, Wanted
 
 END = -1
+NONE = -1  # stands in a read behind its last token
 
 
 class Running(NamedTuple):
@@ -84,13 +86,15 @@ class Generate(Program):
         return (END, end) if not tokens or end >= tokens[0][1] else tokens[0]
 
     def _draw(self, sequence: int, end: float, read: Read) -> tuple[int, float]:
-        choices = [(-end, END), *[(-p, t) for t, p in zip(read.token, read.logprob) if t >= 0]]
-        choices.sort()
-        logs = np.array([c[0] for c in choices]) / -self.how.temperature
+        """The end stands among the tokens, which come the most probable first; before those that are as probable."""
+        there = len(read.token) - read.token.count(NONE)
+        at = bisect.bisect_left(read.logprob, -end, 0, there, key=operator.neg)
+        choices = [*read.logprob[:at], end, *read.logprob[at:there]]
+        logs = np.array(choices) / self.how.temperature
         p = np.exp(logs - logs[0])
         p /= p.sum()
         mass = p.cumsum().tolist()
         kept = min(bisect.bisect_left(mass, self.how.top_p - 1e-12) + 1, len(mass))  # the smallest set that reaches top_p
-        at = self.uniform[sequence][self.step] * mass[kept - 1]
-        minus, token = choices[min(bisect.bisect_right(mass, at, 0, kept), kept - 1)]
-        return token, -minus
+        drawn = self.uniform[sequence][self.step] * mass[kept - 1]
+        n = min(bisect.bisect_right(mass, drawn, 0, kept), kept - 1)
+        return END if n == at else read.token[n - (n > at)], choices[n]

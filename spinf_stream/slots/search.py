@@ -77,10 +77,12 @@ class Search(Program):
 
     def _extend(self, reads: Sequence[Read]) -> list[Beam]:
         floor = self._floor(reads)
-        found = []  # minus the log-probability, which beam, the token: followed in this order
-        for i, (beam, read) in enumerate(zip(self.beams, reads)):
-            so_far = beam.logprob
-            found += [(-p, i, token) for token, of in self._extensions(beam, read) if (p := so_far + of) >= floor and token >= 0]
+        found = [
+            (-p, i, token)  # in the order in which they are followed
+            for i, (beam, read) in enumerate(zip(self.beams, reads))
+            for token, of in self._extensions(beam, read)
+            if (p := beam.logprob + of) >= floor and token >= 0
+        ]  # fmt: skip
         a = self.automaton
         out: list[Beam] = []
         for minus, i, token in sorted(found):
