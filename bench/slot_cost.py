@@ -13,6 +13,7 @@ On a CPU it is the CPU time of the decode steps: a machine's other work would dr
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import re
 import statistics
@@ -62,6 +63,7 @@ def cost(args: argparse.Namespace) -> int:
     torch.set_num_threads(args.threads)
     executor, encoder = model(args)
     bench = Bench(executor, encoder, args)
+    gc.freeze()  # as a worker does
     gates: dict[str, Any] = {}
     if args.gates:
         from spinf_stream.engine.gpu.proven import slot_gates

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import signal
 import sys
 
@@ -41,4 +42,5 @@ def run(args: argparse.Namespace) -> int:
     if not sys.stderr.isatty():  # there it would be the terminal's end
         signal.signal(signal.SIGHUP, lambda *_: reload.set())  # remembered until the worker runs
     scorer = open_live(settings, progress=sys.stderr.isatty())
+    gc.freeze()  # a full collection over a tokenizer's and automata's objects stops every thread for 0.1 s
     return asyncio.run(serve(settings, scorer, Runner(scorer.engine), burst=args.burst, reload=reload))

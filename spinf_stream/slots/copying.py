@@ -21,6 +21,7 @@ from spinf_stream.slots.program import FLOOR, Ending, Program, Read, Wanted, rec
 from spinf_stream.slots.search import Beam, Search
 
 BEGINNINGS = 16  # rows of what numbers begin with
+FIRST_P = 0.1  # below beginnings this much less likely numbers are opened at once: a step costs a card what eight rows cost
 AHEAD = 2  # tokens below the likeliest path that are computed with it, while the article has one way on
 
 
@@ -131,7 +132,7 @@ class CopyNumbers(Program):
         self._go_on()
 
     def _go_on(self) -> None:
-        bar = self.best if self.endings else max((self.logprob[n] for n in self.closed), default=0.0)
+        bar = self.best if self.endings else max((self.logprob[n] for n in self.closed), default=0.0) + math.log(FIRST_P)
         least = bar + math.log(REL_P)
         likely = [n for n in self.closed if self.logprob[n] >= least]
         self.closed = [n for n in self.closed if self.logprob[n] < least]
