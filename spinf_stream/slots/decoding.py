@@ -2,6 +2,7 @@
 
 A step serves every program that waits, first come, first served, up to ROWS rows and SEQUENCES generations; what does not
 fit waits for a later step. The rows of a program are the executor's own rows while it runs, and free again afterwards.
+Templates that begin alike below one trunk share the rows of what is alike, but never the last one: it is read.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Live:
     def __init__(self, owner: Any, place: tuple[int, int], below: Below, program: Program) -> None:
         self.owner, self.place, self.below, self.program = owner, place, below, program
         self.own = [-1]  # own[r + 1] = the own row of row r, for the rows computed so far; -1 = the trunk, as row -1 is
-        self.rows = 0  # computed in all
+        self.rows = 0  # in all, shared ones too: what a program took does not depend on its company
         self.seconds = 0.0
         self.finite = True  # False: it was given up
 
@@ -48,6 +49,8 @@ class Decoder:
         self.live: list[Live] = []  # in order of arrival
         self.free: list[int] = []
         self.used = 0  # own rows 0 .. used-1 have been given out at some time
+        self.begun: dict[tuple[int, int, int], int] = {}  # id of a trunk, own row above, token -> the row of a template there
+        self.shared: dict[int, list[Any]] = {}  # such a row -> [how many programs have it, its key]
         self.above = np.full(ROWS, -1, np.int64)  # own row above each own row in use, -1 = the trunk; longer than `used`: the last is -1
 
     def add(self, owner: Any, place: tuple[int, int], below: Below, program: Program) -> None:
@@ -71,10 +74,11 @@ class Decoder:
                 self._shorten(live, n)
             raise
         done: list[Live] = []
+        rows = sum(len(a.own) - n for a, n in zip(chosen, before))
         for live, n, (reads, finite) in zip(chosen, before, _reads(grown, step, chosen)):
             fresh = len(live.own) - n
             live.rows += fresh
-            live.seconds += grown.seconds * fresh / max(1, step.rows)
+            live.seconds += grown.seconds * fresh / max(1, rows)
             live.finite = finite
             if finite:
                 live.program.feed(reads)
@@ -100,16 +104,23 @@ class Decoder:
         trunks = list({id(a.below.trunk): a.below.trunk for a in chosen}.values())
         automata = list({id(a.program.automaton): a.program.automaton for a in chosen}.values())
         trunk_of, automaton_of = ({id(x): i for i, x in enumerate(xs)} for xs in (trunks, automata))
-        fresh = [a.fresh for a in chosen]
-        rows = self._rows(sum(fresh))
+        rows: list[int] = []
         above: list[int] = []
         token: list[int] = []
-        for live, n, end in zip(chosen, fresh, itertools.accumulate(fresh)):
-            program, own = live.program, live.own
-            until = len(program.token) - n
-            own += rows[end - n : end]
+        fresh = []
+        for live in chosen:
+            program, own, begins = live.program, live.own, len(live.own) == 1
+            if begins:
+                self._share(live)
+            until = len(own) - 1
+            new = self._rows(len(program.token) - until)
+            own += new
+            rows += new
             above += [own[parent + 1] for parent in program.parent[until:]]
             token += program.token[until:]
+            fresh.append(len(new))
+            if begins:
+                self._offer(live, until)
         path, length = self._paths(np.array(rows, np.int64), np.array(above, np.int64))
         base = np.array(list({id(a.below.trunk): a.below.length for a in chosen}.values()), np.int32)
         trunk = np.repeat(np.array([trunk_of[id(a.below.trunk)] for a in chosen], np.int32), fresh)
@@ -154,8 +165,31 @@ class Decoder:
         path[np.arange(len(levels)) < length[:, None]] = upwards[there]
         return path, length
 
+    def _share(self, live: Live) -> None:
+        own, program = live.own, live.program
+        for token in program.token[: program.stem]:
+            row = self.begun.get((id(live.below.trunk), own[-1], token))
+            if row is None:
+                return
+            own.append(row)
+            self.shared[row][0] += 1
+
+    def _offer(self, live: Live, known: int) -> None:
+        """The rows of a template from `known` on to those that begin alike."""
+        own, program = live.own, live.program
+        for r in range(known, program.stem):
+            key = (id(live.below.trunk), own[r], program.token[r])
+            self.begun[key] = own[r + 1]
+            self.shared[own[r + 1]] = [1, key]
+
     def _shorten(self, live: Live, known: int) -> None:
-        self.free += live.own[known:]
+        for row in live.own[known:]:
+            if row in self.shared:
+                self.shared[row][0] -= 1
+                if self.shared[row][0]:
+                    continue
+                del self.begun[self.shared.pop(row)[1]]
+            self.free.append(row)
         del live.own[known:]
 
     def _end(self, done: Sequence[Live]) -> None:

@@ -7,11 +7,14 @@ import pytest
 from slot_parts import CLOSE, GENERATED, QUERIES, TEXTS, Parts, check, endings, tolerance
 
 from spinf_stream.config import Settings
+from spinf_stream.engine.grow import Grown
 from spinf_stream.engine.open import open_model
 from spinf_stream.engine.packed import PackedEngine
 from spinf_stream.engine.reference import logprobs
 from spinf_stream.engine.seam import NonFinite, OutOfMemory
 from spinf_stream.slots import decoding
+from spinf_stream.slots.automaton import Automaton
+from spinf_stream.slots.program import Program, Wanted
 from spinf_stream.slots.reference import Reader
 
 
@@ -172,3 +175,54 @@ def test_an_executor_that_cannot_decode_says_so(parts):
     engine.register(parts.questions.plan)
     with pytest.raises(ValueError, match="cannot decode"):
         engine.register(parts.questions.plan, parts.slots.plan)
+
+
+def test_templates_that_begin_alike_share_rows_below_one_trunk():
+    """But not the last, which is read; whoever ends first, the others keep what they share, and all of it comes free."""
+
+    one = np.ones(1, bool)
+    automaton = Automaton(np.zeros(1, np.int32), np.zeros((1, 1), np.int16), one, one, True, one[None], one[None], np.zeros(1, np.int32))
+
+    class Once(Program):
+        def __init__(self, template, steps):
+            super().__init__(template, automaton)
+            self.left = steps
+            self.wanted = [Wanted(self.stem, 0)]
+
+        def feed(self, reads):
+            self.left -= 1
+            self.wanted = [Wanted(self.add(9, len(self.token) - 1), 0)] if self.left else []
+
+    seen = []
+
+    class Recording:
+        fail = False
+
+        def grow(self, step):
+            seen.append(step)
+            if self.fail:
+                raise OutOfMemory("full")
+            r = len(step.read)
+            return Grown(np.zeros((r, 0), np.int32), np.zeros((r, 0)), np.zeros(r), np.zeros(r), np.zeros(0), 1.0)
+
+    decoder = decoding.Decoder(Recording())
+    here, there = decoding.Below(object(), 5), decoding.Below(object(), 7)
+    for below, template, steps in ((here, [1, 2, 3, 4], 1), (here, [1, 2, 5], 3), (there, [1, 2, 3, 4], 2), (here, [1, 2, 3, 4], 3)):
+        decoder.add(None, (0, 0), below, Once(template, steps))
+    decoder.grower.fail = True
+    with pytest.raises(OutOfMemory):
+        decoder.advance()
+    assert sorted(decoder.free) == list(range(decoder.used)) and not decoder.begun and not decoder.shared
+    decoder.grower.fail = False
+    done = decoder.advance()
+    step = seen[-1]
+    assert step.token.tolist() == [1, 2, 3, 4, 5, 4, 1, 2, 3, 4] and step.read.tolist() == [3, 4, 5, 9]
+    path = step.path.tolist()
+    assert path[4][:2] == path[3][:2] and path[5][:3] == path[3][:3] and path[5][3] != path[3][3] and set(path[9]).isdisjoint(path[3])
+    assert [p.rows for p in done] == [4] and done[0].seconds == pytest.approx(4 / 15)
+    decoder.add(None, (0, 0), here, Once([1, 2, 3, 8], 1))  # what the first computed is still there for it
+    late = next(live for live in decoder.advance() if live.program.token[3:] == [8])
+    assert seen[-1].token.tolist() == [9, 9, 8, 9] and seen[-1].path[2].tolist()[:3] == path[5][:3] and late.rows == 4
+    while decoder.live:
+        decoder.advance()
+    assert sorted(decoder.free) == list(range(decoder.used)) and not decoder.begun and not decoder.shared
