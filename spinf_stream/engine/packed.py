@@ -22,6 +22,7 @@ from spinf_stream.engine.seam import NonFinite, OutOfMemory, PassInput, PassOutp
 from spinf_stream.questions.plan import Plan
 from spinf_stream.slots.decoding import Below, Decoder
 from spinf_stream.slots.plan import SlotPlan
+from spinf_stream.slots.program import Program
 
 
 class Launched(NamedTuple):
@@ -127,6 +128,7 @@ class PackedEngine:
     def begin(self, handle: Running) -> PendingPass:
         plans = [self.plans[int(p)] for p in handle.batch.plan]
         out = [TreeOutput(np.full(int(p.cand_ptr[-1]), np.nan), np.zeros(p.reads)) for p in plans]
+        begun = self._programs(handle)  # while the device is at it
         seconds = 0.0
         trunks: dict[int, Any] = {}
         for part in handle.layouts:
@@ -139,18 +141,23 @@ class PackedEngine:
                 if not np.isfinite(values).all():
                     raise NonFinite(i, what)
         pending = PendingPass(out, [self.slots[int(p)] for p in handle.batch.plan], seconds, handle.rows)
-        self._decode(pending, handle.batch, trunks)
+        for i, made in begun.items():
+            assert self.decoder is not None
+            below = Below(trunks[i], int(handle.batch.start[i + 1] - handle.batch.start[i]))
+            for slot, program in enumerate(made):
+                if program.wanted:
+                    self.decoder.add(pending, (i, slot), below, program)
+                    pending.left += 1
         return pending
 
-    def _decode(self, pending: PendingPass, batch: PassInput, trunks: dict[int, Any]) -> None:
-        for tree, trunk in trunks.items():
-            plan = pending.of[tree]
-            assert plan is not None and self.decoder is not None
-            below = Below(trunk, int(batch.start[tree + 1] - batch.start[tree]))
-            for slot, program in enumerate(programs(plan, batch, tree)):
-                if program.wanted:
-                    self.decoder.add(pending, (tree, slot), below, program)
-                    pending.left += 1
+    def _programs(self, handle: Running) -> dict[int, list[Program]]:
+        """Of each tree whose trunk is kept."""
+        out = {}
+        for tree in (t for part in handle.layouts for t in part.kept):
+            plan = self.slots[int(handle.batch.plan[tree])]
+            assert plan is not None
+            out[tree] = programs(plan, handle.batch, tree)
+        return out
 
     def advance(self) -> None:
         if self.decoder is None:
