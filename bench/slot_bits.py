@@ -1,11 +1,14 @@
 """Slots together against each by itself, bit for bit: 48 of every kind, and 64 generations, on a bench's own engine.
 
-A slot by itself has a plan, an article and a pass of its own. Nothing is replayed here: searches prune what these weights say.
+A slot by itself has a plan, an article and a pass of its own. Nothing is replayed here. To random weights no number is likely:
+searches for numbers prune nothing, or there would be nothing to compare.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 KINDS = ("number", "amount", "text", "copied number", "copied amount", "copied text", "generated")
@@ -30,6 +33,26 @@ def compared(bench: Any, kind: str, slots: int, per: int = 4) -> dict[str, int]:
     texts = bench.texts(-(-slots // per))
     queries, plan = bench.questions(per, kind).slots, bench.questions(1).plan
     every = SlotSet(queries, bench.words)
+    with unpruned(kind in ("number", "amount")):
+        return told_of(bench, plan, every, queries, texts, per)
+
+
+@contextmanager
+def unpruned(really: bool) -> Iterator[None]:
+    from spinf_stream.slots import search
+
+    old = search.MIN_P, search.REL_P
+    if really:
+        search.MIN_P = search.REL_P = 1e-300
+    try:
+        yield
+    finally:
+        search.MIN_P, search.REL_P = old
+
+
+def told_of(bench: Any, plan: Any, every: Any, queries: Any, texts: list[str], per: int) -> dict[str, int]:
+    from spinf_stream.slots.build import SlotSet
+
     together = run(bench, plan, every, texts)
     places = [(tree, query) for tree in range(len(texts)) for query in range(per)]
     chosen = places[:: max(1, len(places) // ALONE)]

@@ -117,6 +117,9 @@ class Cache:
             if len(old) < size:
                 buffers[i] = self._made(size, width)
                 buffers[i][: len(old)].copy_(old)
+                del old
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()  # nothing larger fits where these were
 
     def _made(self, rows: int, width: int) -> torch.Tensor:
         """Zeros: a weight of nothing times what was never written must be nothing."""
