@@ -27,7 +27,7 @@ def _loaded(x, first, k, rows, K: tl.constexpr, B: tl.constexpr, BK: tl.constexp
 
 @triton.jit(do_not_specialize=["rows"])
 def product_kernel(
-    x, weight, out_ptr, rows,
+    x, weight, out_ptr, factor, rows,
     N: tl.constexpr, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
     PROGRAMS: tl.constexpr, STAGES: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
@@ -46,7 +46,7 @@ def product_kernel(
         row = m + tl.arange(0, BM)
         col = n + tl.arange(0, BN)
         at = row.to(tl.int64)[:, None] * N + col[None, :]
-        tl.store(out_ptr + at, acc.to(out_ptr.dtype.element_ty), mask=(row < rows)[:, None] & (col < N)[None, :])
+        tl.store(out_ptr + at, (acc * factor).to(out_ptr.dtype.element_ty), mask=(row < rows)[:, None] & (col < N)[None, :])
 
 
 class Tile(NamedTuple):
@@ -78,7 +78,7 @@ def tiles_of(x: torch.Tensor, rows: int, depth: int) -> Any:
     return TensorDescriptor.from_tensor(x, [rows, depth])
 
 
-def product(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, tile: Tile | None = None) -> None:
+def product(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, factor: float = 1.0, tile: Tile | None = None) -> None:
     """As naive. k must be a multiple of the tile's depth (64 on Hopper, 32 elsewhere)."""
     t = tile or tile_for(x.device)
     (rows, k), n = x.shape, weight.shape[0]
@@ -91,4 +91,4 @@ def product(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, tile: Tile
         "STAGES": t.stages, "TMA": t.tma,
     }  # fmt: skip
     left, right = (tiles_of(x, t.rows, t.depth), tiles_of(weight, t.columns, t.depth)) if t.tma else (x, weight)
-    launch(product_kernel, (min(tiles, programs),), (left, right, out, rows), constants, t.warps, t.stages)
+    launch(product_kernel, (min(tiles, programs),), (left, right, out, factor, rows), constants, t.warps, t.stages)

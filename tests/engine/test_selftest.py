@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -51,9 +53,10 @@ def test_nothing_but_the_gates_goes_into_a_file(tmp_path: Path, monkeypatch: pyt
 
 def test_gates_whose_outcome_cannot_be_kept_have_run_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "gates").write_bytes(b"in the way")
+    executor: Any = SimpleNamespace(numerics={}, own_products=lambda shapes: None)
     gates = lambda: iter([Gate("good", 0.0), Gate("bad", 1.0)])  # noqa: E731
-    assert proven._failed(tmp_path / "gates" / "x.json", gates, "bit gates", lambda line: None) == ["bad"]
+    assert proven._failed(tmp_path / "gates" / "x.json", gates, "bit gates", lambda line: None, executor) == ["bad"]
     assert "cannot be kept" in caplog.text
     (tmp_path / "gates").unlink()
-    assert proven._failed(tmp_path / "gates" / "x.json", gates, "bit gates", lambda line: None) == ["bad"]
-    assert proven._failed(tmp_path / "gates" / "x.json", lambda: iter(()), "bit gates", lambda line: None) == ["bad"], "as recorded"
+    assert proven._failed(tmp_path / "gates" / "x.json", gates, "bit gates", lambda line: None, executor) == ["bad"]
+    assert proven._failed(tmp_path / "gates" / "x.json", lambda: iter(()), "bit gates", lambda line: None, executor) == ["bad"], "as recorded"

@@ -89,8 +89,14 @@ def entries(arch: int) -> Iterator[Entry]:
     t = multiply.HOPPER if arch == 90 else multiply.OTHERS
     kinds = [f"tensordesc<bf16[{b}, {t.depth}]>" if t.tma else "*bf16" for b in (t.rows, t.columns)]
     yield Entry(
-        "product", multiply.product_kernel, {"x": kinds[0], "weight": kinds[1], "out_ptr": "*bf16", "rows": "i32"},
+        "product", multiply.product_kernel, {"x": kinds[0], "weight": kinds[1], "out_ptr": "*bf16", "factor": "fp32", "rows": "i32"},
         {"N": 3840, "K": 4096, "BM": t.rows, "BN": t.columns, "BK": t.depth, "GROUP": t.group,
+         "PROGRAMS": 132 if t.tma else 1 << 30, "STAGES": t.stages, "TMA": t.tma}, t.warps, t.stages,
+    )  # fmt: skip
+    eights = [k.replace("bf16", "fp8e4nv") for k in kinds]
+    yield Entry(
+        "fp8 product", multiply.product_kernel, {"x": eights[0], "weight": eights[1], "out_ptr": "*bf16", "factor": "fp32", "rows": "i32"},
+        {"N": 3840, "K": 15360, "BM": t.rows, "BN": t.columns, "BK": t.depth, "GROUP": t.group,
          "PROGRAMS": 132 if t.tma else 1 << 30, "STAGES": t.stages, "TMA": t.tma}, t.warps, t.stages,
     )  # fmt: skip
     product = {"h_ptr": "*bf16", "embed_ptr": "*bf16", "n": "i32", "cap": "fp32"}

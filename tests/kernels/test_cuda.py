@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 from shapes import gemma3_270m, gemma4_12b, random_stack
 
 from spinf_stream.engine.gpu.executor import GpuExecutor
+from spinf_stream.engine.gpu.gates import product_gate, products
+from spinf_stream.engine.gpu.linear import Projection
 from spinf_stream.engine.gpu.proven import every_gate, prove
 from spinf_stream.engine.gpu.synthetic import articles, batch, plan_of, questions
 from spinf_stream.engine.packed import PackedEngine
@@ -50,6 +52,19 @@ PLAN = plan()
 def test_every_gate_is_exact(shape):
     gates = list(every_gate(GpuExecutor(SHAPES[shape](), ALNUM)))
     assert len(gates) >= 24 and [g for g in gates if not g.passed] == []
+
+
+def test_our_own_kernel_multiplies_eight_bits_as_cublas_does_and_each_row_the_same():
+    """It takes over where a product's bits depend on the number of rows; nothing here does."""
+    stack = random_stack(gemma4_12b(6), "cuda")
+    for weight in products(stack):
+        assert product_gate(weight, True, own=True).passed, weight.shape
+        x = (torch.randn(80, weight.shape[1], device="cuda") * 40).clamp(-448, 448).to(weight.dtype)
+        run, out = Projection(weight, (0.5, 2.0), fast=True), [torch.empty(80, weight.shape[0], dtype=torch.bfloat16, device="cuda") for _ in range(2)]
+        for run.own in (False, True):
+            run(x, out[run.own])
+        error = (out[0].float() - out[1].float()).abs().max() / out[0].float().abs().max()
+        assert error < 0.01, (weight.shape, float(error))
 
 
 def test_gates_are_remembered(tmp_path):

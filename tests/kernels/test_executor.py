@@ -206,3 +206,35 @@ def test_gates_find_a_row_that_depends_on_its_neighbours(small):
     trial = Trial(executor, tolerance=2e-6, lengths=(1, 16), others=(1,), count=6, common=12)
     found = {g.name for g in trial.gates() if not g.passed}
     assert {"article alone = packed with 1 others", "question alone = with its siblings", "with = without shared stems"} <= found
+
+
+def test_a_product_that_depends_on_its_rows_is_given_to_our_own_kernel(parts, tmp_path, monkeypatch, caplog):
+    """For good: the record says so to the next start, and the numerics to the fingerprint."""
+    from spinf_stream.engine.gpu import gates, proven
+
+    stack, alnum, _ = parts
+    bad = tuple(fp8(stack).layers[0].qkv.shape)
+    tried = []
+
+    def product(weight, fast, own, rows):
+        tried.append((tuple(weight.shape), own))
+        return 1.0 if tuple(weight.shape) == bad and not own else 0.0
+
+    monkeypatch.setattr(gates, "_product", product)
+    monkeypatch.setattr(proven, "head_gate", lambda *of: gates.Gate("head", 0.0))
+    monkeypatch.setattr(gates.Trial, "gates", lambda self: iter(()))
+    first, second, third = (GpuExecutor(fp8(stack), alnum) for _ in range(3))
+    same = dict(first.numerics)
+    assert proven.prove(first, tmp_path, lambda line: None) and first.numerics == same | {"own products": [bad]}
+    assert tried.count((bad, False)) == tried.count((bad, True)) == 1 and len(tried) == len({shape for shape, _ in tried}) + 1
+    assert "our own kernel takes it over" in caplog.text
+    tried.clear()
+    assert proven.prove(second, tmp_path, lambda line: None) and second.numerics == first.numerics and tried == []
+    for executor, owned in ((first, True), (second, True), (third, False)):
+        for forward in (executor.forward, executor.grower.forward):
+            for layer, w in zip(forward.layers, stack.layers):
+                assert all(p.own == owned for p in (layer.qkv, layer.q, layer.kv) if p is not None and tuple(w.qkv.shape) == bad)
+                assert not any(p.own for p in (layer.o, layer.down))
+    monkeypatch.setattr(gates, "_product", lambda weight, fast, own, rows: 1.0)
+    worse = tmp_path / "worse"
+    assert not proven.prove(third, worse, lambda line: None) and "by our own kernel" in next(worse.iterdir()).read_text()

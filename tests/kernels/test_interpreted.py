@@ -102,9 +102,10 @@ def test_product():
     tile = product.Tile(16, 16, 16, 2, 4, 2, False)
     x, w = rand(37, 48), rand(40, 48)
     a, b = poison(37, 40), poison(37, 40)
-    product_naive.product(x, w, a)
-    product.product(x, w, b, tile)
-    close(b, a, 1e-4)
+    for factor in (1.0, 0.25):
+        product_naive.product(x, w, a, factor)
+        product.product(x, w, b, factor, tile)
+        close(b, a, 1e-4)
     with pytest.raises(ValueError, match="steps of 32"):
         product.product(x, w, b)
 

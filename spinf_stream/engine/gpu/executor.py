@@ -9,7 +9,7 @@ queries, attention, o and the MLP for the rows that are read. It runs on a CPU t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from spinf_stream.engine.gpu.cache import Cache, Kept
 from spinf_stream.engine.gpu.decode import GpuGrower
 from spinf_stream.engine.gpu.forward import Forward
 from spinf_stream.engine.gpu.indices import Heads, indices
+from spinf_stream.engine.gpu.linear import use_own
 from spinf_stream.engine.gpu.ops import Ops, naive_ops, triton_ops
 from spinf_stream.engine.gpu.tables import Slots
 from spinf_stream.engine.grow import Grown, Step
@@ -118,6 +119,14 @@ class GpuExecutor:
             "fast_accum": fast_accum,
             **self.ops.table,
         }
+
+    def own_products(self, shapes: Collection[tuple[int, int]]) -> None:
+        """Weights [out, in] that our own kernel multiplies from now on; part of the numerics. None takes nothing back."""
+        if shapes:
+            known: set[tuple[int, int]] = set(self.numerics.get("own products", ()))  # type: ignore[call-overload]
+            self.numerics["own products"] = sorted(known | set(shapes))
+            for forward in (self.forward, self.grower.forward):
+                use_own(forward.layers, self.stack.layers, shapes)
 
     def launch(self, layout: Layout) -> Handle:
         with self._on_device(f"a pass of {len(layout.token)} rows", self._forget_pass):

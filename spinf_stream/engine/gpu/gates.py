@@ -150,24 +150,28 @@ def worst_of(worst: float, a: np.ndarray, b: np.ndarray) -> float:
     return worst if not len(a) or np.array_equal(a, b) else max(worst, float((np.abs(a - b) / np.maximum(1.0, np.abs(a))).max()))
 
 
-def product_gates(stack: Stack, fast: bool, rows: Sequence[int] = (16, 57, 64, 65, 100, 870, 1024, 4095, 8192)) -> Iterator[Gate]:
-    """A row's bits in every shape of matrix product, for every number of rows and place among them."""
-    seen: set[tuple[int, ...]] = set()
-    for w in stack.layers:
-        for name in ("qkv", "o", "gate_up", "down"):
-            weight = getattr(w, name)
-            if weight.shape in seen:
-                continue
-            seen.add(tuple(weight.shape))
-            yield Gate(f"product {weight.shape[0]} x {weight.shape[1]}: any number of rows", _product(weight, fast, rows))
+ROWS = (16, 57, 64, 65, 100, 870, 1024, 4095, 8192)
 
 
-def _product(weight: torch.Tensor, fast: bool, rows: Sequence[int]) -> float:
+def products(stack: Stack) -> list[torch.Tensor]:
+    """A weight of every shape that is multiplied with."""
+    every = [getattr(w, name) for w in stack.layers for name in ("qkv", "o", "gate_up", "down")]
+    return list({tuple(weight.shape): weight for weight in reversed(every)}.values())[::-1]
+
+
+def product_gate(weight: torch.Tensor, fast: bool, own: bool = False, rows: Sequence[int] = ROWS) -> Gate:
+    """A row's bits in a matrix product, for every number of rows and place among them."""
+    by = ", by our own kernel" if own else ""
+    return Gate(f"product {weight.shape[0]} x {weight.shape[1]}{by}: any number of rows", _product(weight, fast, own, rows))
+
+
+def _product(weight: torch.Tensor, fast: bool, own: bool, rows: Sequence[int]) -> float:
     gen = torch.Generator(device=weight.device).manual_seed(0)
     most = padded(max(rows) + 64)
     x = torch.randn(most, weight.shape[1], generator=gen, device=weight.device)
     x = (x * 40).clamp(-448, 448).to(FP8) if weight.dtype == FP8 else x.to(weight.dtype)
     run = Projection(weight, fast=fast)
+    run.own = own
     kind = torch.bfloat16 if weight.dtype == FP8 else weight.dtype
 
     def product(a: torch.Tensor) -> torch.Tensor:

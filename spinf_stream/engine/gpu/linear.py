@@ -1,11 +1,14 @@
 """One matrix product a projection, the rows already in its input type.
 
 fp8: cuBLASLt through torch._scaled_mm; a row's bits do not depend on the number of rows (measured, and gates.py measures
-it again on the card it runs on). bf16: a kernel of our own, because cuBLAS's bits do (kernels/product).
+it again on the card it runs on; where they do, the kernel of the bf16 path takes that product over). bf16: a kernel of our
+own, because cuBLAS's bits do (kernels/product).
 Rows are rounded up to 16 (at least 64) inside buffers that have the room; the rows beyond belong to nobody.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -29,6 +32,7 @@ class Projection:
         self.fp8 = weight.dtype == FP8
         a, b = scales or (1.0, 1.0)
         self.factor = a * b
+        self.own = False  # by our own kernel in fp8 too
         self.a = torch.tensor(a, dtype=torch.float32, device=weight.device)
         self.b = torch.tensor(b, dtype=torch.float32, device=weight.device)
 
@@ -41,6 +45,10 @@ class Projection:
                 product(x, self.weight, out)
             else:
                 torch.mm(x, self.turned, out=out)
+        elif x.is_cuda and self.own:
+            from spinf_stream.kernels.product.triton import product
+
+            product(x, self.weight, out, self.factor)
         elif x.is_cuda:
             torch._scaled_mm(x, self.turned, self.a, self.b, out_dtype=out.dtype, use_fast_accum=self.fast, out=out)
         else:
@@ -83,6 +91,17 @@ class Layer:
         self.pairs = w.gate_up
         self.gate_up = Projection(w.gate_up, fast=fast)
         self.down = Projection(w.down, (xs["down"], _part(ws, "down", 0)) if fp8 else None, fast)
+
+
+def use_own(layers: Sequence[Layer], weights: Sequence[LayerWeights], shapes: Collection[tuple[int, int]]) -> None:
+    """Products with weights of these shapes [out, in] run on our own kernel."""
+    for layer, w in zip(layers, weights):
+        for weight, projections in (
+            (w.qkv, (layer.qkv, layer.q, layer.kv)), (w.o, (layer.o,)), (w.gate_up, (layer.gate_up,)), (w.down, (layer.down,)),
+        ):  # fmt: skip
+            for projection in projections:
+                if projection is not None and tuple(weight.shape) in shapes:
+                    projection.own = True
 
 
 def _part(scales: dict[str, torch.Tensor], name: str, row: int) -> float:

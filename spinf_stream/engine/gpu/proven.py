@@ -20,7 +20,8 @@ import torch
 
 from spinf_stream.engine.gpu.executor import GpuExecutor
 from spinf_stream.engine.gpu.faults import first_line
-from spinf_stream.engine.gpu.gates import Gate, Trial, head_gate, product_gates
+from spinf_stream.engine.gpu.gates import Gate, Trial, head_gate, product_gate, products
+from spinf_stream.engine.gpu.linear import FP8
 from spinf_stream.engine.gpu.slot_gates import SlotTrial
 from spinf_stream.engine.seam import EngineFatal, OutOfMemory
 
@@ -28,10 +29,18 @@ log = logging.getLogger(__name__)
 
 
 def every_gate(executor: GpuExecutor, trial: Trial | None = None) -> Iterator[Gate]:
-    """Products, head, whole passes: under a minute on a 12B model, most of it compilation the first time."""
+    """Products, head, whole passes: under a minute on a 12B model, most of it compilation the first time.
+
+    A product in fp8 that fails is given to our own kernel, for good, and tried again."""
     from spinf_stream.kernels.head import triton as head
 
-    yield from product_gates(executor.stack, executor.fast_accum)
+    for weight in products(executor.stack):
+        gate = product_gate(weight, executor.fast_accum)
+        if not gate.passed and weight.dtype == FP8:
+            log.warning("%s differs by %g: our own kernel takes it over", gate.name, gate.worst)
+            executor.own_products([(weight.shape[0], weight.shape[1])])
+            gate = product_gate(weight, executor.fast_accum, own=True)
+        yield gate
     vocab = executor.stack.spec.vocab
     yield head_gate(executor.stack, executor.ops.candidates, executor.ops.norms, head.blocks_of(vocab), head.BN)
     yield from (trial or Trial(executor)).gates()
@@ -40,7 +49,7 @@ def every_gate(executor: GpuExecutor, trial: Trial | None = None) -> Iterator[Ga
 def prove(executor: GpuExecutor, folder: Path, say: Callable[[str], object] = log.info) -> bool:
     """Set executor.bit_exact from the record in `folder`, or from the gates, whose outcome is then recorded."""
     path = folder / f"{_key(executor)}.json"
-    failed = _failed(path, lambda: every_gate(executor), "bit gates", say)
+    failed = _failed(path, lambda: every_gate(executor), "bit gates", say, executor)
     if failed:
         log.warning("bit gates failed, outputs say bit_exact: false (%s): %s", path, "; ".join(failed))
     executor.bit_exact = not failed
@@ -55,7 +64,7 @@ def prove_slots(executor: GpuExecutor, folder: Path, say: Callable[[str], object
     path = folder / f"{_key(executor)}-slots.json"
     executor.slot_record = None
     try:
-        executor.slot_faults = _failed(path, lambda: SlotTrial(executor).gates(), "gates of decode steps", say)
+        executor.slot_faults = _failed(path, lambda: SlotTrial(executor).gates(), "gates of decode steps", say, executor)
     except (EngineFatal, OutOfMemory):
         raise
     except Exception as e:
@@ -85,26 +94,30 @@ def _key(executor: GpuExecutor) -> str:
     return hashlib.sha256(json.dumps([executor.stack.digest, executor.numerics, _driver()], sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _failed(path: Path, gates: Callable[[], Iterator[Gate]], what: str, say: Callable[[str], object]) -> list[str]:
-    """Names of those that failed, from the record or from running them."""
+def _failed(path: Path, gates: Callable[[], Iterator[Gate]], what: str, say: Callable[[str], object], executor: GpuExecutor) -> list[str]:
+    """Names of those that failed, from the record or from running them; the products that our own kernel takes over likewise."""
     try:
-        return [str(name) for name in json.loads(path.read_bytes())["failed"]]
+        found = json.loads(path.read_bytes())
+        failed, own = [str(name) for name in found["failed"]], [(int(n), int(k)) for n, k in found.get("own", ())]
     except (OSError, ValueError, KeyError, TypeError):
         pass
+    else:
+        executor.own_products(own)
+        return failed
     say(f"{what}: not yet passed on this card with this model, running them")
     failed = [g.name for g in gates() if not g.passed]
     try:
-        _write(path, failed)
+        _write(path, {"failed": failed, "own": executor.numerics.get("own products", [])})
     except OSError as e:
         log.warning("the outcome of %s cannot be kept in %s (%s): the next start runs them again", what, path.parent, e.strerror)
     return failed
 
 
-def _write(path: Path, failed: list[str]) -> None:
+def _write(path: Path, outcome: dict[str, object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem)
     with os.fdopen(fd, "w") as out:
-        json.dump({"failed": failed}, out)
+        json.dump(outcome, out)
     os.replace(name, path)
 
 
