@@ -10,7 +10,7 @@ import pytest
 import torch
 from slot_parts import GENERATED, QUERIES, TEXTS, Parts, check, endings, tolerance
 
-from spinf_stream.engine.gpu import steps
+from spinf_stream.engine.gpu import decode, steps
 from spinf_stream.engine.gpu.cache import FIRST, TRASH, Cache, Kept
 from spinf_stream.engine.gpu.decode import Captured
 from spinf_stream.engine.gpu.executor import GpuExecutor
@@ -101,6 +101,14 @@ def test_a_shape_that_comes_back_is_captured_and_replayed_until_something_moves(
     same()
     same()
     assert len(replays) > before and not set(replays[before:]) & set(old)
+
+    monkeypatch.setattr(decode, "GRAPHS", 2)
+    a, b, c = sorted((s for s in grower.uploads if s), key=lambda s: s.rows)
+    with torch.inference_mode():
+        for shape in (a, b, a, c):
+            grower._sent({"token": np.zeros(1, np.int32)}, shape)
+    assert list(grower.uploads) == [a, c] and set(grower.captured) | set(grower.met) <= {a, c}, "what was used last stays"
+    same()
 
 
 def step(rows, trunk_lengths=(10, 70)):

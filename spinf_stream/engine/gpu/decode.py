@@ -125,13 +125,17 @@ class GpuGrower:
 
     def _sent(self, arrays: dict[str, np.ndarray], shape: steps.Shape | None) -> Index:
         """A shape has uploads of its own, so that a graph finds its arrays where it was captured with them."""
-        if shape not in self.uploads:
-            if len(self.uploads) > GRAPHS:
-                self.pool = None
-                for known in (self.uploads, self.captured, self.met):
-                    known.clear()
-            self.uploads[shape] = Uploads(self.executor.device)
-        return self.uploads[shape].send(arrays)
+        uploads = self.uploads.pop(shape, None) or Uploads(self.executor.device)
+        self.uploads[shape] = uploads  # the last used is the last
+        if len(self.uploads) > GRAPHS:
+            oldest = next(iter(self.uploads))
+            del self.uploads[oldest]
+            if oldest is not None:
+                self.captured.pop(oldest, None)
+                self.met.pop(oldest, None)
+            if not self.captured:
+                self.pool = None  # no graph holds it any more
+        return uploads.send(arrays)
 
     def _addresses(self, ix: Index) -> tuple[int, ...]:
         """Changes when anything that a graph reads or writes lies elsewhere."""
