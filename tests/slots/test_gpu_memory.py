@@ -98,6 +98,27 @@ def test_slots_and_passes_hold_no_buffers_but_their_own(parts):
     assert keys == {}
 
 
+def test_a_step_without_room_for_its_paths_keeps_no_range_that_others_get(parts, executor, monkeypatch):
+    parts.run(TEXTS[1:2])
+    cache, grower, take = executor.cache, executor.grower, executor.cache.take
+    paths = grower.range[1]
+
+    def full(length):
+        if length > paths:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return take(length)
+
+    monkeypatch.setattr(cache, "take", full)
+    with pytest.raises(OutOfMemory, match="a decode step"):
+        parts.run(TEXTS * 4)
+    monkeypatch.undo()
+    gc.collect()
+    trunks = [Kept(cache, paths) for _ in range(4)]
+    parts.run(TEXTS[1:2])
+    first, slots = grower.range
+    assert slots and all(t.start + paths <= first or first + slots <= t.start for t in trunks), "steps write into a kept trunk"
+
+
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("Triton Error [CUDA]: out of memory")])
 def test_a_step_that_does_not_fit_gives_back_what_both_need(parts, executor, error, monkeypatch):
     want = parts.run(TEXTS).trees

@@ -86,9 +86,10 @@ class GpuGrower:
         need = len(of.source) if shape is None else shape.slots
         cache.reserve(int(step.path.max()) + 1)
         if need > self.range[1]:
+            size = max(need, 2 * self.range[1])
             if self.range[1]:
                 cache.release(*self.range)
-            size = max(need, 2 * self.range[1])
+            self.range = (0, 0)  # where there is no room for a larger one, the old one is another's all the same
             self.range = (cache.take(size), size)
         self.forward.rotations(int(step.position.max()) + 1)
         starts = [trunk.start for trunk in step.trunks]
