@@ -9,7 +9,7 @@ from spinf_stream.slots.automaton import Automaton
 
 How = Literal["search", "copy_numbers", "copy_text", "generate"]
 
-SLOTS = "slots/2"  # raise when the same numbers give other answers; part of the fingerprint
+SLOTS = "slots/3"  # raise when the same numbers give other answers; part of the fingerprint
 BEAM = 6  # the peer's constants
 MIN_P = 0.002  # a spelling less probable is not followed
 REL_P = 0.02  # nor one less probable than this share of the best answer so far

@@ -9,6 +9,7 @@ from spinf_stream.engine.gpu.slot_gates import automata
 from spinf_stream.engine.pending import programs
 from spinf_stream.slots import copying
 from spinf_stream.slots.copying import Copy, CopyText, Pieces
+from spinf_stream.slots.plan import BEAM, MIN_P, REL_P, SLOTS
 from spinf_stream.slots.program import Read
 
 VOCAB = 60
@@ -52,3 +53,8 @@ def test_slots_that_may_copy_the_same_share_what_is_made_of_it(tmp_path):
     shared = [[id(p.pieces if isinstance(p, CopyText) else p.spellings) for p in of_tree] for of_tree in made]
     assert all(len(set(of_tree[i : i + 3])) == 1 for of_tree in shared for i in (0, 3, 6))
     assert len({i for of_tree in shared for i in of_tree}) == 3 * len(TEXTS)
+
+
+def test_what_is_left_out_is_in_the_fingerprint():
+    """Whoever changes one of these changes answers: FIRST_P came with others for copied numbers under the same fingerprint."""
+    assert (SLOTS, copying.BEGINNINGS, copying.FIRST_P, BEAM, MIN_P, REL_P) == ("slots/3", 16, 0.1, 6, 0.002, 0.02)
