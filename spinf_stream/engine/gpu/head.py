@@ -135,9 +135,11 @@ class GpuHead:
         if key not in self.tables:
             if len(self.tables) >= KEPT:
                 self.tables.clear()
-            bits = FIRST * automaton.first + SECOND * automaton.second + EXTENDS * (automaton.step != NEVER)
-            device = self.embed.device
-            self.tables[key] = Table(automaton, torch.from_numpy(automaton.token).to(device), torch.from_numpy(bits.astype(np.uint8)).to(device))
+            bits = np.zeros(automaton.step.shape, np.uint8)  # a row behind the other, as the kernels read them
+            for bit, there in ((FIRST, automaton.first), (SECOND, automaton.second), (EXTENDS, automaton.step != NEVER)):
+                bits[there] |= bit
+            token, device = np.ascontiguousarray(automaton.token), self.embed.device
+            self.tables[key] = Table(automaton, torch.from_numpy(token).to(device), torch.from_numpy(bits).to(device))
         return self.tables[key]
 
 
