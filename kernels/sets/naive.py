@@ -9,7 +9,7 @@ RUN = 256  # tokens whose largest logit is told
 
 
 def sets(
-    z: torch.Tensor, table: torch.Tensor, state: torch.Tensor, norms: torch.Tensor, sums: torch.Tensor, best: torch.Tensor | None
+    z: torch.Tensor, table: torch.Tensor, state: torch.Tensor, norms: torch.Tensor, sums: torch.Tensor, best: torch.Tensor
 ) -> None:
     """sums [n, 2] float64 = the probability of the tokens marked FIRST, of those marked SECOND, in the row's state.
 
@@ -21,9 +21,8 @@ def sets(
     for i, bit in enumerate((FIRST, SECOND)):
         sums[:, i] = (p * ((bits & bit) != 0)).sum(1)
     z.masked_fill_((bits & EXTENDS) == 0, -torch.inf)
-    if best is not None:
-        room = best.shape[1] * RUN - z.shape[1]
-        best.copy_(torch.nn.functional.pad(z, (0, room), value=-torch.inf).unflatten(1, (-1, RUN)).amax(-1))
+    room = best.shape[1] * RUN - z.shape[1]
+    best.copy_(torch.nn.functional.pad(z, (0, room), value=-torch.inf).unflatten(1, (-1, RUN)).amax(-1))
 
 
 def few(
@@ -33,7 +32,7 @@ def few(
     """sums as above, over tokens [K]; best [n, top] int32 = the likeliest that extend, in order, of equals the first; logprob
     [n, top] float64 of those. Where there are fewer: -1, -inf. z is left as it is."""
     left = z.clone()
-    sets(left, table, state, norms, sums, None)
+    sets(left, table, state, norms, sums, z.new_empty(len(z), -(-z.shape[1] // RUN)))
     order = torch.argsort(left, dim=1, descending=True, stable=True)[:, : best.shape[1]]
     value = left.gather(1, order)
     best.fill_(-1)

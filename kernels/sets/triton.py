@@ -16,7 +16,7 @@ BLOCK, WARPS = 4096, 8  # tokens at a time, at most
 @triton.jit(do_not_specialize=["k", "runs"])
 def sets_kernel(
     z_ptr, table_ptr, state_ptr, norms_ptr, sums_ptr, best_ptr, k, runs,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, ONE: tl.constexpr, TWO: tl.constexpr, ON: tl.constexpr, BEST: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, ONE: tl.constexpr, TWO: tl.constexpr, ON: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     state = tl.load(state_ptr + row).to(tl.int64)
@@ -35,19 +35,18 @@ def sets_kernel(
         second += tl.where((bits & TWO) != 0, p, 0.0).to(tl.float64)
         z = tl.where((bits & ON) != 0, z, float("-inf"))
         tl.store(z_ptr + row * k + lo + at, z, mask=there)
-        if BEST:
-            tl.store(best_ptr + row * runs + lo // WIDTH + run, tl.max(z, 1), mask=lo // WIDTH + run < runs)
+        tl.store(best_ptr + row * runs + lo // WIDTH + run, tl.max(z, 1), mask=lo // WIDTH + run < runs)
     tl.store(sums_ptr + row * 2, tl.sum(tl.sum(first, 1), 0) / total)
     tl.store(sums_ptr + row * 2 + 1, tl.sum(tl.sum(second, 1), 0) / total)
 
 
 def sets(
-    z: torch.Tensor, table: torch.Tensor, state: torch.Tensor, norms: torch.Tensor, sums: torch.Tensor, best: torch.Tensor | None
+    z: torch.Tensor, table: torch.Tensor, state: torch.Tensor, norms: torch.Tensor, sums: torch.Tensor, best: torch.Tensor
 ) -> None:
     n, k = z.shape
     rows = max(1, min(BLOCK, triton.next_power_of_2(k)) // RUN)
-    constants = {"ROWS": rows, "WIDTH": RUN, "ONE": FIRST, "TWO": SECOND, "ON": EXTENDS, "BEST": best is not None}
-    args = (z, table, state, norms, sums, z if best is None else best, k, 0 if best is None else best.shape[1])
+    constants = {"ROWS": rows, "WIDTH": RUN, "ONE": FIRST, "TWO": SECOND, "ON": EXTENDS}
+    args = (z, table, state, norms, sums, best, k, best.shape[1])
     launch(sets_kernel, (n,), args, constants, WARPS if rows > 4 else 4)
 
 

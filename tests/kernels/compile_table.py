@@ -112,9 +112,8 @@ def entries(arch: int) -> Iterator[Entry]:
     yield Entry("candidates", head.candidates_kernel, {**product, "token_ptr": "*i32", "out_ptr": "*fp32", "u": "i32"}, sizes, head.WARPS, stages)
     yield Entry("merge", head.merge_kernel, {"parts_ptr": "*fp32", "out_ptr": "*fp64", "n": "i32"}, {"BLOCKS": 1024, "PAD": 1024}, 4)
     types = {"z_ptr": "*fp32", "table_ptr": "*u8", "state_ptr": "*i32", "norms_ptr": "*fp64", "sums_ptr": "*fp64", "best_ptr": "*fp32", "k": "i32", "runs": "i32"}
-    for name, rows, best in (("numbers", 2, False), ("text", sets.BLOCK // 256, True)):
-        constants = {"ROWS": rows, "WIDTH": 256, "ONE": 1, "TWO": 2, "ON": 4, "BEST": best}
-        yield Entry(f"sets/{name}", sets.sets_kernel, types, constants, sets.WARPS if rows > 4 else 4)
+    constants = {"ROWS": sets.BLOCK // 256, "WIDTH": 256, "ONE": 1, "TWO": 2, "ON": 4}
+    yield Entry("sets", sets.sets_kernel, types, constants, sets.WARPS)
     types = {**types, "token_ptr": "*i32", "best_ptr": "*i32", "logprob_ptr": "*fp64", "count": "i32"}
     yield Entry("few", sets.few_kernel, types, {"WIDTH": 512, "ONE": 1, "TWO": 2, "ON": 4}, 4)
 

@@ -125,7 +125,8 @@ class GpuGrower:
         return self.forward.hidden(ix, keys)
 
     def _sent(self, arrays: dict[str, np.ndarray], shape: steps.Shape | None) -> Index:
-        """A shape has uploads of its own, so that a graph finds its arrays where it was captured with them."""
+        """A shape has uploads of its own, so that a graph finds its arrays where it was captured with them. The one used longest ago
+        makes room: mixed articles have more shapes than are remembered, and most steps are of a few."""
         uploads = self.uploads.pop(shape, None) or Uploads(self.executor.device)
         self.uploads[shape] = uploads  # the last used is the last
         if len(self.uploads) > GRAPHS:

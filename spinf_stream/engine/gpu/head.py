@@ -114,9 +114,9 @@ class GpuHead:
             hi = min(n, lo + ROWS)
             z = self.arena.get("logits", hi - lo, k, torch.float32)
             self.ops.candidates(rows.hidden[lo:hi], self.embed, table.token, self.cap, z)
-            runs = self.arena.get("runs", hi - lo, -(-k // RUN), torch.float32) if top else None
+            runs = self.arena.get("runs", hi - lo, -(-k // RUN), torch.float32)
             self.ops.sets(z, table.bits, rows.state[lo:hi], rows.norms[lo:hi], said.sums[lo:hi], runs)
-            if runs is not None:
+            if top:
                 value, token = best_of_runs(z, runs, top)
                 m, norms = value.shape[1], rows.norms[lo:hi]
                 said.token[lo:hi, :m] = token.masked_fill(value == -torch.inf, -1)

@@ -24,7 +24,7 @@ from spinf_stream.engine.stack import LayerSpec
 from spinf_stream.questions.plan import I32, I64
 
 ROWS, SLOTS = 64, 2048  # padded steps have multiples of these
-MOST, GROUPS = 1024, 64  # rows and trunks of a padded step, at most
+MOST, GROUPS = 1024, 128  # rows and trunks of a padded step, at most
 
 Tile = Callable[[int, int], tuple[int, int]]
 
