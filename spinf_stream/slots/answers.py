@@ -108,7 +108,7 @@ def _merge(query: SlotQuery, texts: dict[str, float]) -> list[Merged]:
             parsed = parse(text, query.kind)  # type: ignore[arg-type]
             if parsed is None:
                 continue
-            key = (round(parsed.value, 9), parsed.currency)
+            key = (round(parsed.value, 9), parsed.currency, parsed.percent)
         groups.setdefault(key, []).append((p, text, parsed))
     merged = []
     for members in groups.values():

@@ -65,6 +65,11 @@ def test_amounts_have_value_currency_sign_and_calibration():
     assert math.isclose(got["p_calibrated"], 1 / (1 + math.exp(-(2 * math.log(0.4 / 0.6) - 0.5))))
 
 
+def test_a_percentage_is_another_answer_than_its_number():
+    got = said(query("n"), (" 5", 0.2), (" 5%", 0.3), (" 5.0", 0.1), (" 5 percent", 0.1))
+    assert [(a["text"], a["value"], a.get("percent"), round(a["p"], 9)) for a in got["answers"]] == [("5%", 5.0, True, 0.4), ("5", 5.0, None, 0.3)]
+
+
 def test_a_number_ends_where_it_was_last_complete():
     got = said(query("n"), (" 5,", 0.2), (" 5", 0.3), (" 5 mil", 0.1), (" 5.", 0.1), (" (5", 0.4), (" 12,3", 0.05))
     assert [(a["text"], a["value"], round(a["p"], 9)) for a in got["answers"]] == [("5", 5.0, 0.7), ("12,3", 12.3, 0.05)]
