@@ -68,6 +68,8 @@ def combination(query: SlotQuery, prompt: int, ended: Iterable[Ended], decode: D
     for e in ended:
         if text := _text(query, decode(e.tokens), e.taken):
             texts[text] = texts.get(text, 0.0) + e.p
+    if query.mode == "copy_only" and query.kind == "*":  # a piece of the article may end within a word, and is no answer then
+        texts = {text: p for text, p in texts.items() if content.place(text, None)["grounded"]}
     merged = _merge(query, texts)
     mass = math.fsum(texts.values())
     out["answers"] = [_answer(query, m, mass, content) for m in merged[: query.top_k]]

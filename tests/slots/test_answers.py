@@ -65,6 +65,13 @@ def test_amounts_have_value_currency_sign_and_calibration():
     assert math.isclose(got["p_calibrated"], 1 / (1 + math.exp(-(2 * math.log(0.4 / 0.6) - 0.5))))
 
 
+def test_a_copied_text_ends_at_a_word():
+    endings = ((" Coca-Cola", 0.2), (" Coca-Co", 0.3), (" The Coca-Cola firm", 0.1), (" fir", 0.1))
+    got = said(query(mode="copy_only"), *endings)
+    assert [a["text"] for a in got["answers"]] == ["Coca-Cola", "The Coca-Cola firm"] and math.isclose(got["mass"], 0.3)
+    assert len(said(query(), *endings)["answers"]) == 4, "a search may write what it likes"
+
+
 def test_a_percentage_is_another_answer_than_its_number():
     got = said(query("n"), (" 5", 0.2), (" 5%", 0.3), (" 5.0", 0.1), (" 5 percent", 0.1))
     assert [(a["text"], a["value"], a.get("percent"), round(a["p"], 9)) for a in got["answers"]] == [("5%", 5.0, True, 0.4), ("5", 5.0, None, 0.3)]
