@@ -171,7 +171,7 @@ def _product(weight: torch.Tensor, fast: bool, own: bool, rows: Sequence[int]) -
     x = torch.randn(most, weight.shape[1], generator=gen, device=weight.device)
     x = (x * 40).clamp(-448, 448).to(FP8) if weight.dtype == FP8 else x.to(weight.dtype)
     run = Projection(weight, fast=fast)
-    run.own = own
+    run.own |= own
     kind = torch.bfloat16 if weight.dtype == FP8 else weight.dtype
 
     def product(a: torch.Tensor) -> torch.Tensor:

@@ -32,27 +32,22 @@ class Projection:
         self.fp8 = weight.dtype == FP8
         a, b = scales or (1.0, 1.0)
         self.factor = a * b
-        self.own = False  # by our own kernel in fp8 too
+        self.own = not self.fp8  # on a card, by our own kernel
         self.a = torch.tensor(a, dtype=torch.float32, device=weight.device)
         self.b = torch.tensor(b, dtype=torch.float32, device=weight.device)
 
     def __call__(self, x: torch.Tensor, out: torch.Tensor) -> None:
         """x [padded rows, in], out [padded rows, out]."""
-        if not self.fp8:
-            if x.is_cuda:
-                from spinf_stream.kernels.product.triton import product
-
-                product(x, self.weight, out)
-            else:
-                torch.mm(x, self.turned, out=out)
-        elif x.is_cuda and self.own:
+        if x.is_cuda and self.own:
             from spinf_stream.kernels.product.triton import product
 
             product(x, self.weight, out, self.factor)
         elif x.is_cuda:
             torch._scaled_mm(x, self.turned, self.a, self.b, out_dtype=out.dtype, use_fast_accum=self.fast, out=out)
-        else:
+        elif self.fp8:
             out.copy_(x.float() @ self.turned.float() * self.factor)
+        else:
+            torch.mm(x, self.turned, out=out)
 
 
 class Layer:
