@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 KINDS = ("number", "amount", "text", "copied number", "copied amount", "copied text", "generated")
@@ -21,9 +21,23 @@ def told(bench: Any, slots: int) -> dict[str, Any]:
     for kind in KINDS:
         began = time.perf_counter()
         together = 64 if kind == "generated" and slots > 1 else slots
-        out[kind] = {**compared(bench, kind, together), "seconds": round(time.perf_counter() - began, 1)}
+        with unpruned() if kind in ("number", "amount") else nullcontext():
+            found = compared(bench, kind, together)
+        out[kind] = {**found, "seconds": round(time.perf_counter() - began, 1)}
         print(f"{kind:<14} together = alone: {out[kind]}", flush=True)
     return out
+
+
+@contextmanager
+def unpruned() -> Iterator[None]:
+    from spinf_stream.slots import search
+
+    old = search.MIN_P, search.REL_P
+    search.MIN_P = search.REL_P = 1e-300
+    try:
+        yield
+    finally:
+        search.MIN_P, search.REL_P = old
 
 
 def compared(bench: Any, kind: str, slots: int, per: int = 4) -> dict[str, int]:
@@ -33,26 +47,6 @@ def compared(bench: Any, kind: str, slots: int, per: int = 4) -> dict[str, int]:
     texts = bench.texts(-(-slots // per))
     queries, plan = bench.questions(per, kind).slots, bench.questions(1).plan
     every = SlotSet(queries, bench.words)
-    with unpruned(kind in ("number", "amount")):
-        return told_of(bench, plan, every, queries, texts, per)
-
-
-@contextmanager
-def unpruned(really: bool) -> Iterator[None]:
-    from spinf_stream.slots import search
-
-    old = search.MIN_P, search.REL_P
-    if really:
-        search.MIN_P = search.REL_P = 1e-300
-    try:
-        yield
-    finally:
-        search.MIN_P, search.REL_P = old
-
-
-def told_of(bench: Any, plan: Any, every: Any, queries: Any, texts: list[str], per: int) -> dict[str, int]:
-    from spinf_stream.slots.build import SlotSet
-
     together = run(bench, plan, every, texts)
     places = [(tree, query) for tree in range(len(texts)) for query in range(per)]
     chosen = places[:: max(1, len(places) // ALONE)]

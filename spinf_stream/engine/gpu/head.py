@@ -63,9 +63,8 @@ class GpuHead:
             "state": step.state, "distinct": distinct, "row": row, "at": row * len(distinct) + column.reshape(-1), **{f"rows:{a}": rows for a, rows in used},
         })  # fmt: skip
         norms = self._norms(hidden)
-        parts = []
+        every, parts = Rows(hidden, ix["state"], norms), []
         for a, _ in used:
-            every = Rows(hidden, ix["state"], norms)
             rows = every if len(used) == 1 else Rows(*(x.index_select(0, ix[f"rows:{a}"]) for x in every))
             table = self._table(step.automata[a])
             said = self._of_all(table, rows, top) if len(table.token) == len(self.embed) else self._of_few(table, rows, top)
@@ -73,8 +72,7 @@ class GpuHead:
         if len(step.pick):
             z = self.arena.get("picks", r, len(distinct), torch.float32)
             self.ops.candidates(hidden, self.embed, ix["distinct"], self.cap, z)
-            total = norms[:, 0] + norms[:, 1].log()
-            parts.append(z.view(-1)[ix["at"]].double() - total[ix["row"]])
+            parts.append(z.view(-1)[ix["at"]].double() - whole(norms)[ix["row"]])
         flat = torch.cat(parts).cpu().numpy()
         out = Grown(np.empty((r, top), np.int32), np.empty((r, top)), np.empty(r), np.empty(r), flat[len(flat) - len(step.pick) :], 0.0)
         at = 0
@@ -118,9 +116,9 @@ class GpuHead:
             self.ops.sets(z, table.bits, rows.state[lo:hi], rows.norms[lo:hi], said.sums[lo:hi], runs)
             if top:
                 value, token = best_of_runs(z, runs, top)
-                m, norms = value.shape[1], rows.norms[lo:hi]
+                m = value.shape[1]
                 said.token[lo:hi, :m] = token.masked_fill(value == -torch.inf, -1)
-                said.logprob[lo:hi, :m] = value.double() - (norms[:, 0] + norms[:, 1].log())[:, None]
+                said.logprob[lo:hi, :m] = value.double() - whole(rows.norms[lo:hi])[:, None]
         return said
 
     def _said(self, n: int, top: int) -> Said:
@@ -141,6 +139,11 @@ class GpuHead:
             token, device = np.ascontiguousarray(automaton.token), self.embed.device
             self.tables[key] = Table(automaton, torch.from_numpy(token).to(device), torch.from_numpy(bits).to(device))
         return self.tables[key]
+
+
+def whole(norms: torch.Tensor) -> torch.Tensor:
+    """The log-sum-exp of each row's logits."""
+    return norms[:, 0] + norms[:, 1].log()
 
 
 def best_of_runs(z: torch.Tensor, runs: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
