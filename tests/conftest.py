@@ -24,7 +24,7 @@ EXAMPLE_PACK = ROOT / "tests" / "corpus" / "example-pack.json"
 
 # The interpreter and opcode checks need their own pair of Triton and numpy (DECISIONS 23): `make test-kernels`. There the
 # interpreter is switched on before anything imports Triton; everywhere else those files are not collected.
-collect_ignore = ["kernels/test_interpreted.py", "kernels/test_compiled.py"]
+collect_ignore = ["kernels/test_interpreted.py", "kernels/test_interpreted_steps.py", "kernels/test_compiled.py"]
 if md.version("triton") == "3.6.0" and tuple(map(int, md.version("numpy").split(".")[:2])) < (2, 4):
     os.environ["TRITON_INTERPRET"] = "1"
     collect_ignore = ["kernels/test_executor.py"]  # runs with the suite
