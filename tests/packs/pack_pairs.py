@@ -1,7 +1,9 @@
-"""A pack of yes-and-no questions with a contrast each, as many packs are, for tests."""
+"""A pack of yes-and-no questions with a contrast each, as many packs are, for tests; such packs as files."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from spinf_stream.packs.draft import draft
@@ -26,3 +28,14 @@ def pairs(pack: str, categories: list[str], version: str = "0.1.0") -> dict[str,
             reads.append({"id": f"{query}:{name}", "query": query, "F": name, "kind": "pair", "sign": sign, "category": name, "view": view})
     scoring = {"empty_floor": True, "case_insensitive": True, "queries": queries}
     return draft(pack, categories, version) | {"scoring": scoring, "reads": reads}
+
+
+def pack_file(name: str, version: str = "1") -> bytes:
+    return json.dumps(pairs(name, ["oil"], version)).encode()
+
+
+def folder(root: Path, files: dict[str, bytes]) -> Path:
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
